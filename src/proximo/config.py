@@ -1,0 +1,200 @@
+"""Every setting of a run: its type, its default, its limits and one line of help, each in one place.
+
+A `Config` is frozen. It is read from YAML, overridden key by key, and written back whole, so that the file
+in a run's directory reproduces the run. How values are read and checked is in `settings.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from proximo.errors import UserError
+
+Schedule = Literal["constant", "linear", "cosine"]
+RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """Declare a setting: its default, what it does, and the range it must lie in."""
+    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "above": above}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The environment and how many copies of it run side by side."""
+
+    id: str = setting("gymnax/CartPole-v1", "What to train on; `proximo envs` lists what there is.")
+    num_envs: int = setting(8, "Environments stepped side by side.", at_least=1)
+    max_steps_per_episode: int | None = setting(
+        None, "Cut episodes after this many steps (truncation); null: the environment's own limit.", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """The algorithm."""
+
+    rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1)
+    epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1)
+    minibatch_size: int = setting(64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1)
+    learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
+    learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
+    learning_rate_end: float = setting(0.0, "Where a linear or cosine learning rate ends.", at_least=0)
+    critic_learning_rate: float | None = setting(
+        None, "The critic's own step size, with separate optimizers; null: learning_rate.", above=0
+    )
+    adaptive_kl: float = setting(0.01, "The KL per update that an adaptive learning rate aims for.", above=0)
+    gamma: float = setting(0.99, "Discount factor.", at_least=0, at_most=1)
+    gae_lambda: float = setting(0.95, "Trace decay of generalised advantage estimation.", at_least=0, at_most=1)
+    clip_epsilon: float = setting(0.2, "How far the probability ratio may move from 1.", above=0)
+    clip_epsilon_schedule: Schedule = setting("constant", "How clip_epsilon changes over training.")
+    clip_epsilon_end: float = setting(0.0, "Where a linear or cosine clip_epsilon ends.", at_least=0)
+    clip_value: float | None = setting(
+        None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
+    )
+    entropy_coef: float = setting(0.01, "Weight of the entropy bonus.", at_least=0)
+    entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
+    entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
+    value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
+    max_grad_norm: float | None = setting(0.5, "Global norm that gradients are clipped to; null: no clipping.", above=0)
+    normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
+        "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
+    )
+    target_kl: float | None = setting(None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0)
+    optimizers: Literal["shared", "separate"] = setting(
+        "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
+    )
+    adam_epsilon: float = setting(1e-5, "Adam's denominator offset.", above=0)
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The networks: actor and critic are two, of the same shape."""
+
+    hidden_sizes: tuple[int, ...] = setting((64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1)
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
+    continuous: Literal["gaussian", "tanh_gaussian"] = setting(
+        "gaussian", "Distribution of continuous actions: clipped at the bounds, or squashed into them."
+    )
+    initial_std: float = setting(1.0, "Standard deviation that continuous actions start with.", above=0)
+
+
+@dataclass(frozen=True)
+class NormalizeConfig:
+    """Running statistics; part of the policy, saved with it and frozen in evaluation."""
+
+    observations: bool = setting(False, "Standardise continuous observations.")
+    rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """When a run ends at the latest; whichever comes first."""
+
+    total_timesteps: int = setting(1_000_000, "Environment steps, rounded up to whole updates.", at_least=1)
+    max_episodes: int | None = setting(None, "Finished episodes.", at_least=1)
+    max_seconds: float | None = setting(None, "Seconds of training.", above=0)
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """When a run has reached its goal."""
+
+    target_reward: float | None = setting(None, "Average return that counts as solved; null: train to the end.")
+    convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1)
+    early_stopping_patience: int = setting(
+        10, "Consecutive windows at or above the target before training stops.", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Deterministic evaluation, on environments of its own."""
+
+    frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0)
+    episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+
+
+@dataclass(frozen=True)
+class TrackConfig:
+    """What is reported."""
+
+    recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
+    success_return: float | None = setting(
+        None, "An episode with at least this return is a success; null: as the environment says, else if it terminated."
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on."""
+
+    seed: int = setting(0, "The seed that every random stream of the run derives from.", at_least=0)
+    env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
+    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    normalize: NormalizeConfig = dataclasses.field(default_factory=NormalizeConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    stop: StopConfig = dataclasses.field(default_factory=StopConfig)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    track: TrackConfig = dataclasses.field(default_factory=TrackConfig)
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Environment steps that one update learns from."""
+        return self.env.num_envs * self.ppo.rollout_length
+
+    @property
+    def num_minibatches(self) -> int:
+        return self.frames_per_batch // self.ppo.minibatch_size
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that reach `train.total_timesteps`."""
+        return math.ceil(self.train.total_timesteps / self.frames_per_batch)
+
+
+def check(config: Config) -> Config:
+    """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
+    ppo, frames = config.ppo, config.frames_per_batch
+    if ppo.minibatch_size > frames or frames % ppo.minibatch_size:
+        fitting = sorted((d for d in range(1, frames + 1) if frames % d == 0), key=lambda d: abs(d - ppo.minibatch_size))
+        raise UserError(
+            f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "
+            f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
+            f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
+        )
+    if ppo.normalize_advantages == "minibatch" and ppo.minibatch_size == 1:
+        raise UserError(
+            "ppo.minibatch_size=1 leaves nothing to standardise with ppo.normalize_advantages=minibatch; "
+            "use a larger minibatch, or normalize_advantages=batch or none."
+        )
+    for name in ("learning_rate", "clip_epsilon", "entropy_coef"):
+        end, schedule = getattr(ppo, f"{name}_end"), getattr(ppo, f"{name}_schedule")
+        if end and schedule not in ("linear", "cosine"):
+            raise UserError(
+                f"ppo.{name}_end={end} has no effect with ppo.{name}_schedule={schedule}; "
+                f"set the schedule to linear or cosine, or leave the end out."
+            )
+    if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
+        raise UserError(
+            f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
+        )
+    if ppo.learning_rate_schedule == "adaptive" and ppo.target_kl is not None and ppo.target_kl <= ppo.adaptive_kl:
+        raise UserError(
+            f"ppo.target_kl={ppo.target_kl} would end every update before the adaptive learning rate "
+            f"reaches ppo.adaptive_kl={ppo.adaptive_kl}; raise target_kl or leave it out."
+        )
+    return config

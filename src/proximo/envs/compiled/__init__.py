@@ -1,0 +1,1 @@
+"""Environments written in JAX: stepped inside the compiled training program."""

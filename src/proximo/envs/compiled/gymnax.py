@@ -1,0 +1,121 @@
+"""gymnax environments: `gymnax/CartPole-v1`, or an environment object of its class."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnax import make as make_gymnax
+from gymnax import registered_envs
+from gymnax.environments.environment import Environment
+from gymnax.environments.spaces import gymnax_space_to_gym_space
+
+from proximo.envs.api import EnvSpec, Transition, Tree
+from proximo.errors import UserError
+
+
+def names() -> list[str]:
+    return list(registered_envs)
+
+
+def make(name: str) -> GymnaxEnv:
+    """The registered environment `name`."""
+    if name not in registered_envs:
+        near = difflib.get_close_matches(name, registered_envs, 1, 0.4)
+        hint = f"did you mean gymnax/{near[0]}?" if near else "`proximo envs gymnax` lists them."
+        raise UserError(f"gymnax has no environment {name}; {hint}")
+    try:
+        env, params = make_gymnax(name)
+    except OSError as error:
+        raise UserError(f"gymnax/{name} needs data that it downloads when made, and that failed: {error}") from None
+    return GymnaxEnv(env, params, f"gymnax/{name}")
+
+
+def accepts(env: Any) -> bool:
+    return isinstance(env, Environment)
+
+
+def wrap(env: Environment) -> GymnaxEnv:
+    return GymnaxEnv(env, env.default_params, f"gymnax/{env.name}")
+
+
+class GymnaxEnv:
+    """A gymnax environment as a `JaxEnv`."""
+
+    def __init__(self, env: Environment, params: Any, env_id: str):
+        self.env = env
+        self.params = params
+        limit = getattr(params, "max_steps_in_episode", None)
+        self.spec = EnvSpec(
+            id=env_id,
+            observation_space=_space(env.observation_space(params)),
+            action_space=_space(env.action_space(params)),
+            max_steps=None if limit is None else int(limit),
+        )
+        # An environment with a `step` of its own has an auto-reset of its own, which is used as it is.
+        self._resets_itself = type(env).step is not Environment.step
+
+    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+        with _lenient():
+            obs, state = self.env.reset_env(key, self.params)
+        return state, Transition(obs=self._typed(obs))
+
+    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+        final_obs = None
+        with _lenient():
+            if self._resets_itself:
+                obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, self.params)
+                final_obs = self._typed(info["final_observation"])
+            else:
+                obs, state, reward, terminated, info = self.env.step_env(key, state, action, self.params)
+                truncated = self.env.is_truncated(state, self.params)
+        moved = Transition(
+            obs=self._typed(obs),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            success=info.get("is_success"),
+            final_obs=final_obs,
+        )
+        return state, moved
+
+    def _typed(self, obs: Tree) -> Tree:
+        """Some environments emit another type than their space declares; the space is the promise."""
+        leaves, structure = jax.tree.flatten(obs)
+        dtypes = [space.dtype for space in _leaf_spaces(self.spec.observation_space)]
+        return jax.tree.unflatten(
+            structure, [jnp.asarray(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        )
+
+
+def _leaf_spaces(space: spaces.Space) -> Iterator[spaces.Space]:
+    """The leaves of `space` in the order of `jax.tree.leaves`."""
+    if isinstance(space, spaces.Dict):
+        for key in sorted(space.spaces):
+            yield from _leaf_spaces(space.spaces[key])
+    elif isinstance(space, spaces.Tuple):
+        for inner in space.spaces:
+            yield from _leaf_spaces(inner)
+    else:
+        yield space
+
+
+def _space(space: Any) -> spaces.Space:
+    """The Gymnasium space with JAX's 32-bit integers instead of 64-bit ones."""
+    converted = gymnax_space_to_gym_space(space)
+    if isinstance(converted, spaces.Discrete):
+        return spaces.Discrete(int(converted.n), dtype=np.int32)
+    return converted
+
+
+@contextlib.contextmanager
+def _lenient() -> Iterator[None]:
+    """gymnax mixes types and ranks freely; our own code is tested without that, its code is not ours."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield

@@ -1,0 +1,126 @@
+"""L copies of one JAX environment, with same-step auto-reset that costs nothing while no episode ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from proximo.envs.api import JaxEnv, Timestep, Transition, Tree
+
+
+@struct.dataclass
+class LanesState:
+    env: Tree  # [L, ...] the environments' own states
+    length: jax.Array  # [L] int32 steps taken in the running episode
+
+
+def where_lane(flags: jax.Array, chosen: Tree, otherwise: Tree) -> Tree:
+    """Per lane: the leaf of `chosen` where `flags` [L] is true, else that of `otherwise`."""
+
+    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(flags.reshape(flags.shape + (1,) * (a.ndim - flags.ndim)), a, b)
+
+    return jax.tree.map(pick, chosen, otherwise)
+
+
+class Lanes:
+    """A `CompiledEnv` made of `num_envs` independent copies of `env`."""
+
+    def __init__(self, env: JaxEnv, num_envs: int, max_steps: int | None = None):
+        self.env = env
+        self.spec = env.spec
+        self.num_lanes = num_envs
+        self.max_steps = max_steps
+        self._state_types, self._report = self._settled_types()
+
+    def reset(self, key: jax.Array) -> tuple[LanesState, Timestep]:
+        env_state, first = self._fresh(jax.random.split(key, self.num_lanes))
+        no = jnp.zeros(self.num_lanes, bool)
+        timestep = Timestep(
+            obs=first.obs,
+            action_mask=first.action_mask,
+            reward=jnp.zeros(self.num_lanes, jnp.float32),
+            terminated=no,
+            truncated=no,
+            final_obs=first.obs,
+            valid=~no,
+            success=None if self._report.success is None else no,
+        )
+        return LanesState(env_state, jnp.zeros(self.num_lanes, jnp.int32)), timestep
+
+    def step(self, key: jax.Array, state: LanesState, action: Tree) -> tuple[LanesState, Timestep]:
+        # Keys as gymnax makes them: one per environment, split into one for the step and one for a reset.
+        step_keys = jax.vmap(lambda k: jax.random.split(k)[0])(jax.random.split(key, self.num_lanes))
+        env_state, moved = jax.vmap(self._step)(step_keys, state.env, action)
+        length = state.length + 1
+        truncated = moved.truncated
+        cut = jnp.zeros_like(truncated)
+        if self.max_steps is not None:
+            cut = (length >= self.max_steps) & ~moved.terminated & ~truncated
+            truncated |= cut
+        ended = moved.terminated | truncated
+        resets_itself = moved.final_obs is not None
+        to_reset = cut if resets_itself else ended
+
+        def reset_some() -> tuple[Tree, Tree, Tree]:
+            # Under `cond`, and with the keys made inside it: a step in which nothing ends computes none of this.
+            reset_keys = jax.vmap(lambda k: jax.random.split(k)[1])(jax.random.split(key, self.num_lanes))
+            fresh_state, first = self._fresh(reset_keys)
+            kept = (env_state, moved.obs, moved.action_mask)
+            return where_lane(to_reset, (fresh_state, first.obs, first.action_mask), kept)
+
+        env_state, obs, action_mask = jax.lax.cond(
+            jnp.any(to_reset), reset_some, lambda: (env_state, moved.obs, moved.action_mask)
+        )
+        final_obs = moved.obs
+        if resets_itself:
+            final_obs = where_lane(moved.terminated | moved.truncated, moved.final_obs, moved.obs)
+        timestep = Timestep(
+            obs=obs,
+            action_mask=action_mask,
+            reward=moved.reward,
+            terminated=moved.terminated,
+            truncated=truncated,
+            final_obs=final_obs,
+            valid=jnp.ones(self.num_lanes, bool),
+            success=moved.success,
+        )
+        return LanesState(env_state, jnp.where(ended, 0, length)), timestep
+
+    def _fresh(self, keys: jax.Array) -> tuple[Tree, Transition]:
+        state, first = jax.vmap(self.env.reset)(keys)
+        return _cast(state, self._state_types), first.replace(
+            obs=_cast(first.obs, self._report.obs), action_mask=_cast(first.action_mask, self._report.action_mask)
+        )
+
+    def _step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+        state, moved = self.env.step(key, state, action)
+        return _cast(state, self._state_types), _cast(_typed_flags(moved), self._report)
+
+    def _settled_types(self) -> tuple[Tree, Transition]:
+        """The types of a state and a report after a step. A `reset` may give others (Python numbers, ints that
+        become floats), and a loop needs one type: everything is cast to these."""
+        action = self.spec.action_space.sample()
+        key = jax.random.key(0)
+        state, _ = jax.eval_shape(self.env.reset, key)
+        state, moved = jax.eval_shape(self.env.step, key, state, action)
+        return state, jax.eval_shape(_typed_flags, moved)
+
+
+def _typed_flags(moved: Transition) -> Transition:
+    return moved.replace(
+        reward=jnp.asarray(moved.reward, jnp.float32),
+        terminated=jnp.asarray(moved.terminated, bool),
+        truncated=jnp.asarray(moved.truncated, bool),
+    )
+
+
+def _cast(tree: Tree, types: Tree) -> Tree:
+    def cast(leaf: Any, target: Any) -> jax.Array:
+        # Random keys keep their type; for the rest this also drops JAX's weak types.
+        return leaf if jnp.issubdtype(target.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(leaf, target.dtype)
+
+    return jax.tree.map(cast, tree, types)

@@ -1,0 +1,17 @@
+"""The two things that can go wrong, told apart: what the user can mend, and what happened to a run."""
+
+
+class ProximoError(Exception):
+    """Anything Proximo says in words. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UserError(ProximoError):
+    """A wrong setting, name or file: the message says what was expected, what came, what to do."""
+
+    exit_code = 2
+
+
+class TrainingError(ProximoError):
+    """A run that had to end early: the message names the cause, and what was trained has been kept."""

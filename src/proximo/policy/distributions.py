@@ -1,0 +1,327 @@
+"""Action distributions: what a network's numbers mean as actions.
+
+Each distribution reads the actor's output [..., P] and works on actions in coordinates of its own: for
+discrete spaces the indices, for continuous ones the Gaussian sample before clipping or squashing, so that
+its log-probability never has to be inverted. `to_env` turns them into members of the action space.
+
+Sampling takes noise that was drawn beforehand (`noise`), so a whole rollout's noise is one call. Masks are
+true for allowed actions; every discrete distribution takes one, and the value None for no mask.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jaxtyping import Array, Bool, Float, Int
+
+from proximo.config import NetworkConfig
+from proximo.errors import UserError
+
+LOG_2PI = math.log(2 * math.pi)
+LOG_2 = math.log(2)
+# Far below every logit a network emits, and finite: sums and gradients of masked actions stay finite.
+MASKED = -1e9
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """What every distribution offers. `num_params` is P; the last `num_log_std` of them do not depend on the state."""
+
+    @property
+    def num_params(self) -> int: ...
+    @property
+    def num_log_std(self) -> int: ...
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Any: ...
+    def sample(self, params: Any, noise: Any, mask: Any = None) -> Any: ...
+    def mode(self, params: Any, mask: Any = None) -> Any: ...
+    def log_prob(self, params: Any, action: Any, mask: Any = None) -> Any: ...
+    def entropy(self, params: Any, mask: Any = None) -> Any: ...
+    def to_env(self, action: Any) -> Any: ...
+
+
+def masked_log_softmax(logits: Float[Array, "*B n"], mask: Bool[Array, "*B n"] | None) -> Float[Array, "*B n"]:
+    """Log-probabilities over the allowed actions; about -1e9, never -inf, for the others."""
+    return jax.nn.log_softmax(logits if mask is None else jnp.where(mask, logits, MASKED), axis=-1)
+
+
+def categorical_sample(
+    logits: Float[Array, "*B n"], uniform: Float[Array, "*B"], mask: Bool[Array, "*B n"] | None
+) -> Int[Array, "*B"]:
+    """The first allowed action whose cumulative probability exceeds `uniform`: one number of noise per sample."""
+    log_probs = masked_log_softmax(logits, mask)
+    cumulative = jnp.cumsum(jnp.exp(log_probs), axis=-1)
+    beyond = cumulative > uniform[..., None] * cumulative[..., -1:]
+    if mask is not None:
+        beyond &= mask
+    # Rounding may leave no action beyond; the likeliest one is then as good as any, and always allowed.
+    found = jnp.any(beyond, axis=-1)
+    return jnp.where(found, jnp.argmax(beyond, axis=-1), jnp.argmax(log_probs, axis=-1)).astype(jnp.int32)
+
+
+def categorical_log_prob(log_probs: Float[Array, "*B n"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """log p[action], as a sum over a one-hot: a gather is slow to differentiate."""
+    chosen = jnp.arange(log_probs.shape[-1], dtype=action.dtype) == action[..., None]
+    return jnp.where(chosen, log_probs, 0.0).sum(-1)
+
+
+def categorical_entropy(log_probs: Float[Array, "*B n"]) -> Float[Array, "*B"]:
+    """-sum p log p; masked actions add exactly zero."""
+    return -(jnp.exp(log_probs) * log_probs).sum(-1)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of n actions, numbered from `start`."""
+
+    n: int
+    start: int = 0
+    num_log_std: int = 0
+
+    @property
+    def num_params(self) -> int:
+        return self.n
+
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return jax.random.uniform(key, shape, jnp.float32)
+
+    def sample(
+        self, params: Float[Array, "*B n"], noise: Float[Array, "*B"], mask: Bool[Array, "*B n"] | None = None
+    ) -> Int[Array, "*B"]:
+        return categorical_sample(params, noise, mask)
+
+    def mode(self, params: Float[Array, "*B n"], mask: Bool[Array, "*B n"] | None = None) -> Int[Array, "*B"]:
+        return jnp.argmax(masked_log_softmax(params, mask), axis=-1).astype(jnp.int32)
+
+    def log_prob(
+        self, params: Float[Array, "*B n"], action: Int[Array, "*B"], mask: Bool[Array, "*B n"] | None = None
+    ) -> Float[Array, "*B"]:
+        return categorical_log_prob(masked_log_softmax(params, mask), action)
+
+    def entropy(self, params: Float[Array, "*B n"], mask: Bool[Array, "*B n"] | None = None) -> Float[Array, "*B"]:
+        return categorical_entropy(masked_log_softmax(params, mask))
+
+    def to_env(self, action: Int[Array, "*B"]) -> Int[Array, "*B"]:
+        return action + self.start
+
+
+@dataclass(frozen=True)
+class MultiCategorical:
+    """Several independent choices; component i has `sizes[i]` actions. Masks are concatenated over the components.
+
+    Choices are padded to the longest one and handled in one go, however many there are.
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+    num_log_std: int = 0
+
+    @property
+    def num_params(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def _slots(self) -> np.ndarray:
+        """[K, longest] where each component's numbers stand in the concatenation; -1 for padding."""
+        slots = np.full((len(self.sizes), max(self.sizes)), -1)
+        offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        for row, (offset, size) in enumerate(zip(offsets, self.sizes, strict=True)):
+            slots[row, :size] = offset + np.arange(size)
+        return slots
+
+    def _log_probs(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B P"] | None) -> tuple[Array, Array]:
+        slots = self._slots
+        real = jnp.broadcast_to(jnp.asarray(slots >= 0), params.shape[:-1] + slots.shape)
+        allowed = real if mask is None else real & mask[..., slots]
+        return masked_log_softmax(params[..., slots], allowed), allowed
+
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return jax.random.uniform(key, (*shape, len(self.sizes)), jnp.float32)
+
+    def sample(
+        self, params: Float[Array, "*B P"], noise: Float[Array, "*B K"], mask: Bool[Array, "*B P"] | None = None
+    ) -> Int[Array, "*B K"]:
+        log_probs, allowed = self._log_probs(params, mask)
+        return categorical_sample(log_probs, noise, allowed)
+
+    def mode(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B P"] | None = None) -> Int[Array, "*B K"]:
+        return jnp.argmax(self._log_probs(params, mask)[0], axis=-1).astype(jnp.int32)
+
+    def log_prob(
+        self, params: Float[Array, "*B P"], action: Int[Array, "*B K"], mask: Bool[Array, "*B P"] | None = None
+    ) -> Float[Array, "*B"]:
+        return categorical_log_prob(self._log_probs(params, mask)[0], action).sum(-1)
+
+    def entropy(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B P"] | None = None) -> Float[Array, "*B"]:
+        return categorical_entropy(self._log_probs(params, mask)[0]).sum(-1)
+
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
+        shifted = action + jnp.asarray(self.starts, action.dtype).reshape((1,) * (action.ndim - 1) + (-1,))
+        return shifted.reshape(action.shape[:-1] + self.shape)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Independent bits; the parameters are the logits of a one. A mask is [..., K, 2]: may it be 0, may it be 1."""
+
+    shape: tuple[int, ...]
+    num_log_std: int = 0
+
+    @property
+    def num_params(self) -> int:
+        return math.prod(self.shape)
+
+    def _log_probs(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None) -> Float[Array, "*B K 2"]:
+        return masked_log_softmax(jnp.stack([jnp.zeros_like(params), params], axis=-1), mask)
+
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return jax.random.uniform(key, (*shape, self.num_params), jnp.float32)
+
+    def sample(
+        self, params: Float[Array, "*B K"], noise: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None
+    ) -> Int[Array, "*B K"]:
+        return categorical_sample(self._log_probs(params, mask), noise, mask)
+
+    def mode(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None) -> Int[Array, "*B K"]:
+        return jnp.argmax(self._log_probs(params, mask), axis=-1).astype(jnp.int32)
+
+    def log_prob(
+        self, params: Float[Array, "*B K"], action: Int[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None
+    ) -> Float[Array, "*B"]:
+        return categorical_log_prob(self._log_probs(params, mask), action).sum(-1)
+
+    def entropy(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None) -> Float[Array, "*B"]:
+        return categorical_entropy(self._log_probs(params, mask)).sum(-1)
+
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
+        return action.astype(jnp.int8).reshape(action.shape[:-1] + self.shape)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The box that continuous actions end in; flat, as tuples, so that it can be compared and hashed."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, space: spaces.Box) -> Bounds:
+        low, high = (tuple(map(float, bound.astype(np.float32).reshape(-1))) for bound in (space.low, space.high))
+        return cls(low, high, tuple(space.shape))
+
+    @property
+    def size(self) -> int:
+        return len(self.low)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every entry has two finite bounds."""
+        return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+
+    def from_unit(self, unit: Float[Array, "*B K"]) -> Float[Array, "..."]:
+        """-1..1 exactly onto low..high where both are finite, clipped into the box everywhere."""
+        row = (1,) * (unit.ndim - 1) + (-1,)
+        low, high = np.float32(self.low).reshape(row), np.float32(self.high).reshape(row)
+        both = np.isfinite(low) & np.isfinite(high)
+        share = (jnp.clip(unit, -1.0, 1.0) + 1) / 2
+        inside = np.where(both, low, 0) * (1 - share) + np.where(both, high, 0) * share
+        return jnp.clip(jnp.where(both, inside, unit), low, high).reshape(unit.shape[:-1] + self.shape)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A diagonal Gaussian whose samples are clipped: -1..1 is stretched onto the bounds, where there are two."""
+
+    bounds: Bounds
+
+    @property
+    def num_params(self) -> int:
+        return 2 * self.bounds.size
+
+    @property
+    def num_log_std(self) -> int:
+        return self.bounds.size
+
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return jax.random.normal(key, (*shape, self.bounds.size), jnp.float32)
+
+    def sample(self, params: Float[Array, "*B P"], noise: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B K"]:
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        return mean + jnp.exp(log_std) * noise
+
+    def mode(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B K"]:
+        return jnp.split(params, 2, axis=-1)[0]
+
+    def log_prob(self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B"]:
+        """-sum of ((x - mean)/std)^2 / 2 + log std + log(2 pi)/2."""
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        scaled = (action - mean) * jnp.exp(-log_std)
+        return -(0.5 * jnp.square(scaled) + log_std + 0.5 * LOG_2PI).sum(-1)
+
+    def entropy(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B"]:
+        """Sum of log std + log(2 pi e)/2."""
+        return (jnp.split(params, 2, axis=-1)[1] + 0.5 * (1 + LOG_2PI)).sum(-1)
+
+    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, "..."]:
+        return self.bounds.from_unit(action)
+
+
+def log_tanh_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)): exact where 1 - tanh^2 would round to zero."""
+    return 2 * (LOG_2 - x - jax.nn.softplus(-2 * x))
+
+
+HERMITE_NODES, HERMITE_WEIGHTS = (part.astype(np.float32) for part in np.polynomial.hermite_e.hermegauss(32))
+HERMITE_WEIGHTS = HERMITE_WEIGHTS / HERMITE_WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class TanhGaussian(Gaussian):
+    """A Gaussian squashed by tanh onto the bounds: every action lies inside, and the density is that of the
+    squashed action. Actions are kept as the Gaussian's own sample x; the action is tanh(x), rescaled."""
+
+    def log_prob(self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B"]:
+        """log N(x) - sum log(1 - tanh(x)^2): the density of tanh(x) in -1..1."""
+        return super().log_prob(params, action) - log_tanh_slope(action).sum(-1)
+
+    def entropy(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B"]:
+        """H(N) + E[log(1 - tanh(x)^2)]; the expectation by Gauss-Hermite quadrature, so no noise enters."""
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        nodes = mean[..., None] + jnp.exp(log_std)[..., None] * HERMITE_NODES
+        slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS).sum(-1)
+        return super().entropy(params) + slopes.sum(-1)
+
+    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, "..."]:
+        return self.bounds.from_unit(jnp.tanh(action))
+
+
+def build_distribution(space: spaces.Space, network: NetworkConfig) -> Distribution:
+    """The distribution for an action space."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = tuple(map(int, space.nvec.reshape(-1))), tuple(map(int, space.start.reshape(-1)))
+        return MultiCategorical(sizes, starts, tuple(space.shape))
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(tuple(space.shape))
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        bounds = Bounds.of(space)
+        if network.continuous == "gaussian":
+            return Gaussian(bounds)
+        if not bounds.bounded:
+            raise UserError(
+                f"network.continuous=tanh_gaussian squashes actions into bounds, and {space} has none in some "
+                f"entry; use network.continuous=gaussian."
+            )
+        return TanhGaussian(bounds)
+    raise UserError(
+        f"Actions of the space {space} cannot be trained; "
+        f"Discrete, MultiDiscrete, MultiBinary and continuous Box action spaces can."
+    )

@@ -1,0 +1,114 @@
+"""Networks behind one seam: two pure functions.
+
+    params, carry = network.init(key, features)           # features with a batch axis of 1
+    carry, output = network.apply(params, carry, features)
+
+`carry` is the network's memory, leaves [B, ...]; it is all zeros where an episode starts, and an empty tuple
+for a network without memory. Any such pair can be a policy; the built-in ones are Linen modules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from proximo.config import NetworkConfig
+from proximo.policy.observation import Features
+
+Tree = Any
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "elu": nn.elu,
+    "gelu": nn.gelu,
+    "silu": nn.silu,
+}
+
+
+class Network(NamedTuple):
+    """The seam: `init(key, features) -> (params, carry)`, `apply(params, carry, features) -> (carry, output)`."""
+
+    init: Callable[[jax.Array, Features], tuple[Tree, Tree]]
+    apply: Callable[[Tree, Tree, Features], tuple[Tree, jax.Array]]
+
+
+class SmallCNN(nn.Module):
+    """One 3x3 layer for grids up to 16 wide; two strided layers for anything larger."""
+
+    activation: Callable[[jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        init = nn.initializers.orthogonal(math.sqrt(2))
+        if min(image.shape[1:3]) <= 16:
+            layers = [(16, 3, 1)]
+        else:
+            layers = [(16, 5, 2), (32, 3, 2)]
+        for width, size, stride in layers:
+            image = nn.Conv(width, (size, size), (stride, stride), padding="SAME", kernel_init=init)(image)
+            image = self.activation(image)
+        return image.reshape(image.shape[0], -1)
+
+
+class MLP(nn.Module):
+    """Images through a small CNN, joined with the vector, through hidden layers to a linear head.
+
+    Orthogonal initialisation: gain sqrt(2) inside, `head_gain` at the head, biases zero.
+    """
+
+    hidden_sizes: tuple[int, ...]
+    activation: Callable[[jax.Array], jax.Array]
+    num_outputs: int
+    head_gain: float
+    log_std: float | None = None
+    num_log_std: int = 0
+
+    @nn.compact
+    def __call__(self, features: Features) -> jax.Array:
+        parts = [features.vector, *(SmallCNN(self.activation)(image) for image in features.images)]
+        hidden = jnp.concatenate(parts, axis=-1) if features.images else features.vector
+        for size in self.hidden_sizes:
+            hidden = self.activation(nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2)))(hidden))
+        output = nn.Dense(self.num_outputs, kernel_init=nn.initializers.orthogonal(self.head_gain))(hidden)
+        if self.num_log_std:
+            log_std = self.param("log_std", nn.initializers.constant(self.log_std), (self.num_log_std,))
+            wide = jnp.broadcast_to(log_std[None], (output.shape[0], self.num_log_std))
+            output = jnp.concatenate([output, wide], axis=-1)
+        return output
+
+
+def linen_network(module: nn.Module) -> Network:
+    """A Linen module without memory as a `Network`."""
+
+    def init(key: jax.Array, features: Features) -> tuple[Tree, Tree]:
+        return module.init(key, features)["params"], ()
+
+    def apply(params: Tree, carry: Tree, features: Features) -> tuple[Tree, jax.Array]:
+        return carry, module.apply({"params": params}, features)
+
+    return Network(init, apply)
+
+
+def build_actor(network: NetworkConfig, num_outputs: int, num_log_std: int) -> Network:
+    """The actor: `num_outputs` numbers per lane, of which the last `num_log_std` are free parameters."""
+    return linen_network(
+        MLP(
+            hidden_sizes=network.hidden_sizes,
+            activation=ACTIVATIONS[network.activation],
+            num_outputs=num_outputs - num_log_std,
+            head_gain=0.01,
+            log_std=math.log(network.initial_std),
+            num_log_std=num_log_std,
+        )
+    )
+
+
+def build_critic(network: NetworkConfig) -> Network:
+    """The critic: one number per lane."""
+    return linen_network(MLP(network.hidden_sizes, ACTIVATIONS[network.activation], num_outputs=1, head_gain=1.0))

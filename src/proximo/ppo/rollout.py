@@ -1,0 +1,58 @@
+"""The record of experience that one update learns from. T steps, L lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import struct
+
+Tree = Any
+
+
+@struct.dataclass
+class Rollout:
+    """What happened, in time order. Collection fills it whole; the update uses it once."""
+
+    obs: Tree  # [T, L, ...] what the policy saw
+    action_mask: Tree  # [T, L, ...] bool, or None
+    action: Tree  # [T, L, ...] in the distribution's own coordinates
+    reward: jax.Array  # [T, L]
+    terminated: jax.Array  # [T, L] bool
+    truncated: jax.Array  # [T, L] bool
+    valid: jax.Array  # [T, L] bool
+    final_obs: Tree  # [T, L, ...] where each step led; differs from obs[t + 1] where an episode ended
+    last_obs: Tree  # [L, ...] what the policy sees next
+    carry: Tree  # [L, ...] the memory at the start
+
+    @property
+    def ended(self) -> jax.Array:
+        return self.terminated | self.truncated
+
+
+@struct.dataclass
+class Episodes:
+    """The episodes that finished during a rollout, at the step where each did."""
+
+    length: jax.Array  # [T, L] int32; 0 where none finished
+    returned: jax.Array  # [T, L] float32 sum of its rewards
+    success: jax.Array  # [T, L] bool
+
+
+@struct.dataclass
+class Samples:
+    """What minibatches are made of: N = T * L samples."""
+
+    obs: Tree  # [N, ...]
+    action_mask: Tree  # [N, ...] bool, or None
+    action: Tree  # [N, ...]
+    log_prob: jax.Array  # [N] under the policy that acted
+    value: jax.Array  # [N] before the update
+    advantage: jax.Array  # [N]
+    target: jax.Array  # [N] advantage + value
+    valid: jax.Array  # [N] bool
+
+
+def flatten_lanes(tree: Tree) -> Tree:
+    """[T, L, ...] to [T * L, ...] in every leaf."""
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)

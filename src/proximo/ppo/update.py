@@ -1,0 +1,223 @@
+"""One PPO update: from a rollout to new parameters, inside one compiled program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from proximo.config import Config
+from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
+from proximo.policy.policy import Policy
+from proximo.ppo.advantages import advantages
+from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
+from proximo.ppo.optimizer import adam, adapted_rate, clip_by_global_norm, descend, scheduled
+from proximo.ppo.rollout import Rollout, Samples, flatten_lanes
+from proximo.seeding import Keys, network_key, training_keys
+
+Tree = Any
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that learning changes."""
+
+    params: Tree
+    opt_state: Tree
+    obs_stats: RunningStats | None
+    reward_stats: RunningStats | None
+    learning_rate: jax.Array  # float32; moves only with the adaptive schedule
+    keys: Keys
+    update: jax.Array  # int32 updates done
+
+
+@struct.dataclass
+class Rates:
+    """The scheduled numbers of one update."""
+
+    learning: jax.Array
+    clip: jax.Array
+    entropy: jax.Array
+
+
+def initial_train_state(policy: Policy, config: Config) -> TrainState:
+    params = policy.init(network_key(config.seed))
+    return TrainState(
+        params=params,
+        opt_state=adam(config.ppo.adam_epsilon).init(params),
+        obs_stats=policy.initial_stats(),
+        reward_stats=initial_stats(()) if config.normalize.rewards else None,
+        learning_rate=jnp.float32(config.ppo.learning_rate),
+        keys=training_keys(config.seed),
+        update=jnp.int32(0),
+    )
+
+
+def update(
+    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: Policy, config: Config
+) -> tuple[TrainState, jax.Array, Tree, Metrics]:
+    """Learn from `rollout`. Also returns the lanes' discounted reward sums [L] and the critic's memory, both
+    carried into the next rollout, and the update's metrics."""
+    rates = current_rates(state, config)
+    reward, reward_stats, discounted = normalized_rewards(state, rollout, discounted, config)
+    samples, critic_carry = training_samples(state, rollout, reward, policy, config)
+    params, opt_state, metrics = optimize(state, samples, rates, policy, config)
+    learning_rate = state.learning_rate
+    if config.ppo.learning_rate_schedule == "adaptive":
+        learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
+    metrics |= {
+        "ppo/explained_variance": explained_variance(samples.value, samples.target, samples.valid),
+        "ppo/learning_rate": rates.learning,
+        "ppo/clip_epsilon": rates.clip,
+        "ppo/entropy_coef": rates.entropy,
+    }
+    state = state.replace(
+        params=params,
+        opt_state=opt_state,
+        # Only now: the rollout's log-probabilities were those of the old statistics.
+        obs_stats=policy.update_stats(state.obs_stats, samples.obs, samples.valid),
+        reward_stats=reward_stats,
+        learning_rate=learning_rate,
+        update=state.update + 1,
+    )
+    return state, discounted, critic_carry, metrics
+
+
+def current_rates(state: TrainState, config: Config) -> Rates:
+    """Learning rate, clip range and entropy weight of the update about to be made."""
+    ppo = config.ppo
+    progress = jnp.minimum(state.update.astype(jnp.float32) / config.num_updates, 1.0)
+    learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)
+    return Rates(
+        learning=state.learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,
+        clip=scheduled(ppo.clip_epsilon_schedule, ppo.clip_epsilon, ppo.clip_epsilon_end, progress),
+        entropy=scheduled(ppo.entropy_coef_schedule, ppo.entropy_coef, ppo.entropy_coef_end, progress),
+    )
+
+
+def normalized_rewards(
+    state: TrainState, rollout: Rollout, discounted: jax.Array, config: Config
+) -> tuple[jax.Array, RunningStats | None, jax.Array]:
+    """Rewards in units of the discounted return's deviation, this rollout included."""
+    if state.reward_stats is None:
+        return rollout.reward, None, discounted
+    discounted, sums = discounted_sums(discounted, rollout.reward, rollout.ended, config.ppo.gamma)
+    stats = update_stats(state.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
+    return scale_rewards(stats, rollout.reward), stats, discounted
+
+
+def training_samples(
+    state: TrainState, rollout: Rollout, reward: jax.Array, policy: Policy, config: Config
+) -> tuple[Samples, Tree]:
+    """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened."""
+    params, stats, shape = state.params, state.obs_stats, rollout.reward.shape
+    obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
+    carry = policy.initial_carry(rollout.reward.size)
+    _, outputs = policy.act(params, stats, carry["actor"], obs)
+    _, value = policy.value(params, stats, carry["critic"], obs)
+    critic_carry, last_value = policy.value(params, stats, rollout.carry["critic"], rollout.last_obs)
+
+    advantage, target = advantages(
+        reward,
+        value.reshape(shape),
+        rollout.terminated,
+        rollout.truncated,
+        final_values(params, stats, rollout, policy),
+        last_value,
+        config.ppo.gamma,
+        config.ppo.gae_lambda,
+    )
+    valid = rollout.valid.reshape(-1)
+    advantage = advantage.reshape(-1)
+    if config.ppo.normalize_advantages == "batch":
+        advantage = standardize_advantages(advantage, valid)
+    samples = Samples(
+        obs=obs,
+        action_mask=mask,
+        action=action,
+        log_prob=policy.distribution.log_prob(outputs, action, mask),
+        value=value,
+        advantage=advantage,
+        target=target.reshape(-1),
+        valid=valid,
+    )
+    return samples, critic_carry
+
+
+def final_values(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> jax.Array:
+    """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one."""
+
+    def step(carry: Tree, now: tuple[Tree, jax.Array]) -> tuple[Tree, jax.Array]:
+        final_obs, truncated = now
+        evaluate = lambda: policy.value(params, stats, carry, final_obs)[1]  # noqa: E731
+        return carry, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
+
+    return jax.lax.scan(step, rollout.carry["critic"], (rollout.final_obs, rollout.truncated))[1]
+
+
+def optimize(
+    state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config
+) -> tuple[Tree, Tree, Metrics]:
+    """Epochs of shuffled minibatches; every epoch visits every sample exactly once."""
+    ppo = config.ppo
+    key = jax.random.fold_in(state.keys.shuffle, state.update)
+    size = samples.valid.shape[0]
+
+    def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
+        params, opt_state = learner
+        gradients, metrics = jax.grad(ppo_loss, has_aux=True)(
+            params, state.obs_stats, minibatch, policy, ppo, rates.clip, rates.entropy
+        )
+        gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
+        direction, opt_state = adam(ppo.adam_epsilon).update(gradients, opt_state)
+        critic_share = (ppo.critic_learning_rate or ppo.learning_rate) / ppo.learning_rate
+        params = {
+            "actor": descend(params["actor"], direction["actor"], rates.learning),
+            "critic": descend(params["critic"], direction["critic"], rates.learning * critic_share),
+        }
+        return (params, opt_state), metrics
+
+    def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+        learner, number, _, sums = loop
+        order = jax.random.permutation(jax.random.fold_in(key, number), size)
+        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, ppo.minibatch_size, *leaf.shape[1:])  # noqa: E731
+        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(rows, samples))
+        means = {name: value.mean() for name, value in metrics.items()}
+        sums = {name: sums[name] + value for name, value in means.items()}
+        return learner, number + 1, means["ppo/approx_kl"], sums
+
+    def unfinished(loop: tuple[Any, ...]) -> jax.Array:
+        _, number, kl, _ = loop
+        more = number < ppo.epochs_per_update
+        return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
+
+    zeros = {name: jnp.float32(0) for name in METRICS}
+    learner, epochs, kl, sums = jax.lax.while_loop(
+        unfinished, epoch, ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), zeros)
+    )
+    metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
+    metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
+    return *learner, metrics
+
+
+METRICS = (
+    "loss/objective",
+    "loss/critic",
+    "loss/entropy",
+    "loss/total",
+    "ppo/approx_kl",
+    "ppo/clip_fraction",
+    "ppo/gradient_norm",
+)
+
+
+def clip_gradients(gradients: Tree, config: Config) -> tuple[Tree, jax.Array]:
+    """Clip over everything (shared), or actor and critic each on its own (separate); and the norm before."""
+    ppo = config.ppo
+    if ppo.optimizers == "shared":
+        return clip_by_global_norm(gradients, ppo.max_grad_norm)
+    actor, actor_norm = clip_by_global_norm(gradients["actor"], ppo.max_grad_norm)
+    critic, critic_norm = clip_by_global_norm(gradients["critic"], ppo.max_grad_norm)
+    return {"actor": actor, "critic": critic}, jnp.sqrt(jnp.square(actor_norm) + jnp.square(critic_norm))

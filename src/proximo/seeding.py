@@ -1,0 +1,60 @@
+"""Every seed of a run, in one place. The offsets are fixed for ever: changing one changes every run.
+
+    network initialisation   seed
+    environment lanes        seed + i for lane i (host); one stream from `seed` (compiled)
+    first reset              seed + 10_000
+    evaluation               seed + 999
+    minibatch shuffle        seed ^ 0xA11CE
+    action sampling          seed ^ 0xAC7
+
+Streams are addressed, never consumed: the numbers of update `u` come from `fold_in(key, u)`, so a run
+can be cut into chunks, stopped and resumed anywhere and still draw the same numbers.
+"""
+
+import jax
+from flax import struct
+
+from proximo.errors import UserError
+
+RESET_OFFSET = 10_000
+EVALUATION_OFFSET = 999
+SHUFFLE_MASK = 0xA11CE
+ACTION_MASK = 0xAC7
+MAX_SEED = 2**31 - 1 - RESET_OFFSET
+
+
+@struct.dataclass
+class Keys:
+    """The base key of each random stream of training; constant during a run."""
+
+    env: jax.Array
+    action: jax.Array
+    shuffle: jax.Array
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if every seed derived from it is a valid 32-bit one."""
+    if not 0 <= seed <= MAX_SEED:
+        raise UserError(f"seed must lie between 0 and {MAX_SEED}, not {seed}.")
+    return seed
+
+
+def network_key(seed: int) -> jax.Array:
+    return jax.random.key(seed)
+
+
+def training_keys(seed: int) -> Keys:
+    # The lanes' stream starts from `seed` as the networks do: the fold keeps the two apart.
+    return Keys(
+        env=jax.random.fold_in(jax.random.key(seed), 1),
+        action=jax.random.key(seed ^ ACTION_MASK),
+        shuffle=jax.random.key(seed ^ SHUFFLE_MASK),
+    )
+
+
+def reset_key(seed: int) -> jax.Array:
+    return jax.random.key(seed + RESET_OFFSET)
+
+
+def evaluation_key(seed: int) -> jax.Array:
+    return jax.random.key(seed + EVALUATION_OFFSET)

@@ -1,0 +1,288 @@
+"""Reading settings: YAML files, `section.key=value` overrides, Python keywords; and writing them back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from proximo.config import Config, check
+from proximo.errors import UserError
+from proximo.seeding import check_seed
+
+# What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib), and our name.
+FOREIGN_NAMES = {
+    "n_steps": "ppo.rollout_length",
+    "num_steps": "ppo.rollout_length",
+    "n_epochs": "ppo.epochs_per_update",
+    "num_epochs": "ppo.epochs_per_update",
+    "update_epochs": "ppo.epochs_per_update",
+    "num_sgd_iter": "ppo.epochs_per_update",
+    "batch_size": "ppo.minibatch_size",
+    "num_minibatches": "ppo.minibatch_size",
+    "sgd_minibatch_size": "ppo.minibatch_size",
+    "lr": "ppo.learning_rate",
+    "anneal_lr": "ppo.learning_rate_schedule",
+    "discount": "ppo.gamma",
+    "lambda": "ppo.gae_lambda",
+    "lam": "ppo.gae_lambda",
+    "lambda_": "ppo.gae_lambda",
+    "clip_range": "ppo.clip_epsilon",
+    "clip_coef": "ppo.clip_epsilon",
+    "clip_eps": "ppo.clip_epsilon",
+    "clip_param": "ppo.clip_epsilon",
+    "clip_range_vf": "ppo.clip_value",
+    "clip_vloss": "ppo.clip_value",
+    "vf_clip_param": "ppo.clip_value",
+    "ent_coef": "ppo.entropy_coef",
+    "entropy_coeff": "ppo.entropy_coef",
+    "vf_coef": "ppo.value_coef",
+    "vf_loss_coeff": "ppo.value_coef",
+    "grad_clip": "ppo.max_grad_norm",
+    "normalize_advantage": "ppo.normalize_advantages",
+    "norm_adv": "ppo.normalize_advantages",
+    "kl_target": "ppo.target_kl",
+    "env_id": "env.id",
+    "env_name": "env.id",
+    "n_envs": "env.num_envs",
+    "net_arch": "network.hidden_sizes",
+    "hidden_layer_sizes": "network.hidden_sizes",
+    "fcnet_hiddens": "network.hidden_sizes",
+    "activation_fn": "network.activation",
+    "log_std_init": "network.initial_std",
+    "norm_obs": "normalize.observations",
+    "norm_reward": "normalize.rewards",
+    "timesteps": "train.total_timesteps",
+    "num_timesteps": "train.total_timesteps",
+    "steps": "train.total_timesteps",
+    "eval_freq": "eval.frequency",
+    "n_eval_episodes": "eval.episodes",
+    "num_seed": "seed",
+    "stats_window_size": "track.recent_episodes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One key of the configuration, as declared."""
+
+    path: str
+    type: Any
+    default: Any
+    metadata: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def help(self) -> str:
+        return str(self.metadata["help"])
+
+
+def all_settings() -> dict[str, Setting]:
+    """Every setting by its dotted path, in the order of declaration."""
+
+    def walk(cls: type, prefix: str) -> Iterator[Setting]:
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            if dataclasses.is_dataclass(hints[field.name]):
+                yield from walk(hints[field.name], f"{prefix}{field.name}.")
+            else:
+                yield Setting(f"{prefix}{field.name}", hints[field.name], field.default, field.metadata)
+
+    return {setting.path: setting for setting in walk(Config, "")}
+
+
+SETTINGS = all_settings()
+
+
+def find_setting(path: str) -> Setting:
+    """The setting at `path`, or an error that names the nearest one."""
+    if path in SETTINGS:
+        return SETTINGS[path]
+    name = path.rpartition(".")[2]
+    if name in FOREIGN_NAMES and path not in SETTINGS:
+        hint = f"Proximo calls it {FOREIGN_NAMES[name]}"
+    elif same := [other for other, setting in SETTINGS.items() if setting.name == name]:
+        hint = f"did you mean {' or '.join(same)}?"
+    elif path in {other.partition(".")[0] for other in SETTINGS if "." in other}:
+        keys = ", ".join(s.name for s in SETTINGS.values() if s.path.startswith(f"{path}."))
+        raise UserError(f"{path} is a section of settings, not a setting; name one of its keys: {keys}.")
+    else:
+        whole = difflib.get_close_matches(path, list(SETTINGS), 1, 0.6)
+        names = difflib.get_close_matches(name, [setting.name for setting in SETTINGS.values()], 1, 0.5)
+        near = whole or [other for other, setting in SETTINGS.items() if setting.name in names][:1]
+        hint = f"did you mean {near[0]}?" if near else "`proximo settings` lists them all"
+    raise UserError(f"There is no setting {path}; {hint.rstrip('?')}{'?' if hint.endswith('?') else '.'}")
+
+
+def find_keyword(name: str) -> Setting:
+    """The setting that a Python keyword means: its own name, or `section_name`."""
+    by_name = [setting for setting in SETTINGS.values() if setting.name == name]
+    by_path = [setting for setting in SETTINGS.values() if setting.path.replace(".", "_") == name]
+    if len(by_name) > 1:
+        spelled = " or ".join(setting.path.replace(".", "_") for setting in by_name)
+        raise UserError(f"{name} stands in more than one section; say {spelled}.")
+    return (by_name or by_path or [None])[0] or find_setting(name)
+
+
+def _describe(expected: Any) -> str:
+    origin, args = typing.get_origin(expected), typing.get_args(expected)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
+    if origin is tuple:
+        return "a list of whole numbers such as [64, 64]"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[expected]
+
+
+def _convert(value: Any, expected: Any) -> Any:
+    """`value` as the type `expected`; raises ValueError where it is not one."""
+    origin, args = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _convert(value, next(a for a in args if a is not types.NoneType))
+    if origin is typing.Literal:
+        # YAML reads `off` and `no` as false: where "none" is a choice, that is what they mean.
+        value = "none" if value in (None, False) and "none" in args else value
+        if value not in args:
+            raise ValueError
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError
+        return tuple(_convert(item, args[0]) for item in value)
+    if expected in (int, float):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        # YAML 1.1 reads 3e-4 as a text; float() also takes nan and inf, which no setting means.
+        number = float(value)
+        if number != number or number in (float("inf"), float("-inf")):
+            raise ValueError
+        if expected is int:
+            exact = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else int(number)
+            if exact != number:
+                raise ValueError
+            return exact
+        return number
+    if not isinstance(value, expected):
+        raise ValueError
+    return value
+
+
+def convert(setting: Setting, value: Any) -> Any:
+    """`value` as the setting's type and within its range, or an error that says what was expected."""
+    try:
+        converted = _convert(value, setting.type)
+    except (ValueError, OverflowError):
+        raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {value!r}.") from None
+    limits = setting.metadata
+    for number in converted if isinstance(converted, tuple) else (converted,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        for limit, ok, words in (
+            (limits["at_least"], lambda n, x: n >= x, "at least"),
+            (limits["at_most"], lambda n, x: n <= x, "at most"),
+            (limits["above"], lambda n, x: n > x, "greater than"),
+        ):
+            if limit is not None and not ok(number, limit):
+                raise UserError(f"{setting.path} must be {words} {limit}, not {value!r}.")
+    return converted
+
+
+Values = dict[str, Any]
+"""Converted values by dotted path: what a preset, a file or the flags set."""
+
+
+def from_mapping(mapping: Any, source: str) -> Values:
+    """The values of a nested mapping as YAML gives it; `source` names it in errors."""
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"{source} must hold settings such as `ppo: {{gamma: 0.98}}`, not {mapping!r}.")
+    sections = {path.partition(".")[0] for path in SETTINGS if "." in path}
+    values: Values = {}
+    try:
+        for key, value in mapping.items():
+            if key in sections and isinstance(value, Mapping):
+                for inner, inner_value in value.items():
+                    found = find_setting(f"{key}.{inner}")
+                    values[found.path] = convert(found, inner_value)
+            else:
+                found = find_setting(str(key))
+                values[found.path] = convert(found, value)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return values
+
+
+def from_file(path: Path) -> Values:
+    """The values of a YAML file."""
+    try:
+        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"Cannot read the configuration {path}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{path} is not a YAML file: {detail}.") from None
+    return from_mapping({} if mapping is None else mapping, str(path))
+
+
+def from_assignments(assignments: list[str]) -> Values:
+    """The values of `section.key=value` texts; each value is YAML (`null`, `[64, 64]`, `3e-4`)."""
+    values: Values = {}
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}.")
+        found = find_setting(path.strip())
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"{found.path} must be {_describe(found.type)}, not {value!r}.") from None
+        values[found.path] = convert(found, parsed)
+    return values
+
+
+def from_keywords(keywords: Mapping[str, Any]) -> Values:
+    """The values of Python keywords: a key's own name (`gamma=0.9`) or `section_key` (`eval_episodes=5`)."""
+    values: Values = {}
+    for name, value in keywords.items():
+        found = find_keyword(name)
+        if found.path in values:
+            raise UserError(f"{found.path} is given twice.")
+        values[found.path] = convert(found, value)
+    return values
+
+
+def build(*layers: Values, base: Config | None = None) -> Config:
+    """A checked configuration: `base` (or the defaults), then each layer over the one before."""
+    config = base or Config()
+    for layer in layers:
+        for path, value in layer.items():
+            head, dot, name = path.partition(".")
+            inner = dataclasses.replace(getattr(config, head), **{name: value}) if dot else value
+            config = dataclasses.replace(config, **{head: inner})
+    check_seed(config.seed)
+    return check(config)
+
+
+def to_mapping(config: Config) -> dict[str, Any]:
+    """The configuration as plain nested values, as YAML and JSON take them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(inner) for key, inner in value.items()}
+        return list(value) if isinstance(value, tuple) else value
+
+    return dict(plain(dataclasses.asdict(config)))
+
+
+def to_yaml(config: Config) -> str:
+    """The whole configuration as YAML that `from_file` reads back to an equal one."""
+    return yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,100 @@
+"""The compiled training program: any number of updates in one call, with the same bits however they are cut."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from proximo.collect.compiled import CollectState, collect, initial_collect_state
+from proximo.config import Config
+from proximo.envs.api import CompiledEnv
+from proximo.policy.policy import Policy
+from proximo.ppo.rollout import Episodes
+from proximo.ppo.update import TrainState, initial_train_state, update
+
+MAX_CHUNK = 64
+MAX_CHUNK_EPISODES = 2**20
+
+
+@struct.dataclass
+class ProgramState:
+    """The whole state of a run on the device: what a checkpoint holds."""
+
+    train: TrainState
+    collect: CollectState
+
+
+@struct.dataclass
+class UpdateReport:
+    """What one update tells the host."""
+
+    metrics: dict[str, Any]
+    episodes: Episodes
+    num_valid: jax.Array  # int32 environment steps that count
+    mean_reward: jax.Array
+
+
+class CompiledProgram:
+    """Collect and update as one program over lanes of a JAX environment.
+
+    The number of updates is an argument of the compiled loop, not part of its shape. One executable therefore
+    serves every chunk, and cutting a run differently cannot change a bit of it.
+    """
+
+    def __init__(self, env: CompiledEnv, policy: Policy, config: Config):
+        self.env = env
+        self.policy = policy
+        self.config = config
+        lanes = config.ppo.rollout_length * env.num_lanes
+        self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
+        self._run: Any = None
+
+    def init(self) -> ProgramState:
+        """The state before the first update."""
+
+        def initial() -> ProgramState:
+            train = initial_train_state(self.policy, self.config)
+            return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
+
+        return jax.jit(initial)()
+
+    def compile(self, state: ProgramState) -> None:
+        """Compile now, so that the first chunk starts at once."""
+        self._run = jax.jit(self._chunk).lower(state, np.int32(1)).compile()
+
+    def run(self, state: ProgramState, num_updates: int) -> tuple[ProgramState, list[UpdateReport]]:
+        """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
+        if self._run is None:
+            self.compile(state)
+        state, reports = self._run(state, np.int32(num_updates))
+        on_host = jax.device_get(reports)
+        return state, [jax.tree.map(lambda leaf, i=i: leaf[i], on_host) for i in range(num_updates)]
+
+    def _chunk(self, state: ProgramState, num_updates: jax.Array) -> tuple[ProgramState, UpdateReport]:
+        one = partial(train_step, env=self.env, policy=self.policy, config=self.config)
+        shapes = jax.eval_shape(one, state)[1]
+        reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
+
+        def step(i: jax.Array, loop: tuple[ProgramState, UpdateReport]) -> tuple[ProgramState, UpdateReport]:
+            state, reports = loop
+            state, report = one(state)
+            return state, jax.tree.map(lambda all, new: all.at[i].set(new), reports, report)
+
+        return jax.lax.fori_loop(0, num_updates, step, (state, reports))
+
+
+def train_step(
+    state: ProgramState, env: CompiledEnv, policy: Policy, config: Config
+) -> tuple[ProgramState, UpdateReport]:
+    """Collect one rollout and learn from it."""
+    lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
+    train, discounted, critic_carry, metrics = update(state.train, rollout, lanes.discounted, policy, config)
+    lanes = lanes.replace(discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
+    num_valid = rollout.valid.sum(dtype=jnp.int32)
+    mean_reward = jnp.where(rollout.valid, rollout.reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
+    return ProgramState(train, lanes), UpdateReport(metrics, episodes, num_valid, mean_reward)
