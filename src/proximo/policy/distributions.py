@@ -66,7 +66,7 @@ def categorical_sample(
 
 def categorical_log_prob(log_probs: Float[Array, "*B n"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
     """log p[action], as a sum over a one-hot: a gather is slow to differentiate."""
-    chosen = jnp.arange(log_probs.shape[-1], dtype=action.dtype) == action[..., None]
+    chosen = jax.nn.one_hot(action, log_probs.shape[-1], dtype=bool)
     return jnp.where(chosen, log_probs, 0.0).sum(-1)
 
 
@@ -294,8 +294,9 @@ class TanhGaussian(Gaussian):
     def entropy(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B"]:
         """H(N) + E[log(1 - tanh(x)^2)]; the expectation by Gauss-Hermite quadrature, so no noise enters."""
         mean, log_std = jnp.split(params, 2, axis=-1)
-        nodes = mean[..., None] + jnp.exp(log_std)[..., None] * HERMITE_NODES
-        slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS).sum(-1)
+        row = (1,) * mean.ndim + (-1,)
+        nodes = mean[..., None] + jnp.exp(log_std)[..., None] * HERMITE_NODES.reshape(row)
+        slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS.reshape(row)).sum(-1)
         return super().entropy(params) + slopes.sum(-1)
 
     def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, "..."]:
