@@ -47,9 +47,16 @@ def clip_by_global_norm(gradients: Tree, max_norm: float | None) -> tuple[Tree, 
     return jax.tree.map(lambda g: g * scale, gradients), norm
 
 
-def adam(epsilon: float) -> optax.GradientTransformation:
-    """Adam's direction, without the step size."""
-    return optax.scale_by_adam(eps=epsilon)
+def adam_init(params: Tree) -> Tree:
+    """Adam's moments before the first step."""
+    return optax.scale_by_adam().init(params)
+
+
+def adam_direction(gradients: Tree, moments: Tree, epsilon: float) -> tuple[Tree, Tree]:
+    """Adam's direction m / (sqrt(v) + epsilon), with m and v corrected for their start at zero; and new moments."""
+    # Optax raises a float to its integer step count, which strict promotion forbids.
+    with jax.numpy_dtype_promotion("standard"):
+        return optax.scale_by_adam(eps=epsilon).update(gradients, moments)
 
 
 def descend(params: Tree, direction: Tree, rate: Float[Array, ""]) -> Tree:

@@ -13,7 +13,7 @@ from proximo.policy.normalize import RunningStats, discounted_sums, initial_stat
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
-from proximo.ppo.optimizer import adam, adapted_rate, clip_by_global_norm, descend, scheduled
+from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
 from proximo.ppo.rollout import Rollout, Samples, flatten_lanes
 from proximo.seeding import Keys, network_key, training_keys
 
@@ -46,7 +46,7 @@ def initial_train_state(policy: Policy, config: Config) -> TrainState:
     params = policy.init(network_key(config.seed))
     return TrainState(
         params=params,
-        opt_state=adam(config.ppo.adam_epsilon).init(params),
+        opt_state=adam_init(params),
         obs_stats=policy.initial_stats(),
         reward_stats=initial_stats(()) if config.normalize.rewards else None,
         learning_rate=jnp.float32(config.ppo.learning_rate),
@@ -171,7 +171,7 @@ def optimize(
             params, state.obs_stats, minibatch, policy, ppo, rates.clip, rates.entropy
         )
         gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
-        direction, opt_state = adam(ppo.adam_epsilon).update(gradients, opt_state)
+        direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
         critic_share = (ppo.critic_learning_rate or ppo.learning_rate) / ppo.learning_rate
         params = {
             "actor": descend(params["actor"], direction["actor"], rates.learning),
