@@ -4,6 +4,8 @@ A `Config` is frozen. It is read from YAML, overridden key by key, and written b
 in a run's directory reproduces the run. How values are read and checked is in `settings.py`.
 """
 
+# ruff: noqa: RUF009 (`setting` is dataclasses.field under another name)
+
 from __future__ import annotations
 
 import dataclasses
@@ -28,7 +30,6 @@ def setting(
     """Declare a setting: its default, what it does, and the range it must lie in."""
     metadata = {"help": help, "at_least": at_least, "at_most": at_most, "above": above}
     return dataclasses.field(default=default, metadata=metadata)
-
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class PPOConfig:
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
         "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
     )
-    target_kl: float | None = setting(None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0)
+    target_kl: float | None = setting(
+        None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
+    )
     optimizers: Literal["shared", "separate"] = setting(
         "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
     )
@@ -83,7 +86,9 @@ class PPOConfig:
 class NetworkConfig:
     """The networks: actor and critic are two, of the same shape."""
 
-    hidden_sizes: tuple[int, ...] = setting((64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1)
+    hidden_sizes: tuple[int, ...] = setting(
+        (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
+    )
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
     continuous: Literal["gaussian", "tanh_gaussian"] = setting(
         "gaussian", "Distribution of continuous actions: clipped at the bounds, or squashed into them."
@@ -163,14 +168,15 @@ class Config:
     @property
     def num_updates(self) -> int:
         """Updates that reach `train.total_timesteps`."""
-        return math.ceil(self.train.total_timesteps / self.frames_per_batch)
+        return -(-self.train.total_timesteps // self.frames_per_batch)
 
 
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
     ppo, frames = config.ppo, config.frames_per_batch
     if ppo.minibatch_size > frames or frames % ppo.minibatch_size:
-        fitting = sorted((d for d in range(1, frames + 1) if frames % d == 0), key=lambda d: abs(d - ppo.minibatch_size))
+        small = [d for d in range(1, math.isqrt(frames) + 1) if frames % d == 0]
+        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
         raise UserError(
             f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "
             f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "

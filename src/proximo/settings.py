@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import numbers
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -107,8 +109,8 @@ def find_setting(path: str) -> Setting:
     """The setting at `path`, or an error that names the nearest one."""
     if path in SETTINGS:
         return SETTINGS[path]
-    name = path.rpartition(".")[2]
-    if name in FOREIGN_NAMES and path not in SETTINGS:
+    name = path.rpartition(".")[2].lower().replace("-", "_")
+    if name in FOREIGN_NAMES:
         hint = f"Proximo calls it {FOREIGN_NAMES[name]}"
     elif same := [other for other, setting in SETTINGS.items() if setting.name == name]:
         hint = f"did you mean {' or '.join(same)}?"
@@ -130,7 +132,7 @@ def find_keyword(name: str) -> Setting:
     if len(by_name) > 1:
         spelled = " or ".join(setting.path.replace(".", "_") for setting in by_name)
         raise UserError(f"{name} stands in more than one section; say {spelled}.")
-    return (by_name or by_path or [None])[0] or find_setting(name)
+    return (by_name or by_path or [find_setting(name)])[0]
 
 
 def _describe(expected: Any) -> str:
@@ -144,6 +146,12 @@ def _describe(expected: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[expected]
 
 
+def _shown(value: Any) -> str:
+    """`value` as an error shows it: on one line, and cut where it is long."""
+    text = " ".join(line.strip() for line in repr(value).splitlines())
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
 def _convert(value: Any, expected: Any) -> Any:
     """`value` as the type `expected`; raises ValueError where it is not one."""
     origin, args = typing.get_origin(expected), typing.get_args(expected)
@@ -151,7 +159,7 @@ def _convert(value: Any, expected: Any) -> Any:
         return None if value is None else _convert(value, next(a for a in args if a is not types.NoneType))
     if origin is typing.Literal:
         # YAML reads `off` and `no` as false: where "none" is a choice, that is what they mean.
-        value = "none" if value in (None, False) and "none" in args else value
+        value = "none" if (value is None or value is False) and "none" in args else value
         if value not in args:
             raise ValueError
         return value
@@ -160,18 +168,13 @@ def _convert(value: Any, expected: Any) -> Any:
             raise ValueError
         return tuple(_convert(item, args[0]) for item in value)
     if expected in (int, float):
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        # YAML 1.1 reads 3e-4 as a text; numpy's numbers are numbers.Real too.
+        if isinstance(value, bool) or not isinstance(value, numbers.Real | str):
             raise ValueError
-        # YAML 1.1 reads 3e-4 as a text; float() also takes nan and inf, which no setting means.
         number = float(value)
-        if number != number or number in (float("inf"), float("-inf")):
+        if not math.isfinite(number) or (expected is int and not number.is_integer()):
             raise ValueError
-        if expected is int:
-            exact = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else int(number)
-            if exact != number:
-                raise ValueError
-            return exact
-        return number
+        return int(value) if expected is int and isinstance(value, numbers.Integral) else expected(number)
     if not isinstance(value, expected):
         raise ValueError
     return value
@@ -182,7 +185,7 @@ def convert(setting: Setting, value: Any) -> Any:
     try:
         converted = _convert(value, setting.type)
     except (ValueError, OverflowError):
-        raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {value!r}.") from None
+        raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {_shown(value)}.") from None
     limits = setting.metadata
     for number in converted if isinstance(converted, tuple) else (converted,):
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -193,7 +196,7 @@ def convert(setting: Setting, value: Any) -> Any:
             (limits["above"], lambda n, x: n > x, "greater than"),
         ):
             if limit is not None and not ok(number, limit):
-                raise UserError(f"{setting.path} must be {words} {limit}, not {value!r}.")
+                raise UserError(f"{setting.path} must be {words} {limit}, not {_shown(value)}.")
     return converted
 
 
@@ -204,13 +207,13 @@ Values = dict[str, Any]
 def from_mapping(mapping: Any, source: str) -> Values:
     """The values of a nested mapping as YAML gives it; `source` names it in errors."""
     if not isinstance(mapping, Mapping):
-        raise UserError(f"{source} must hold settings such as `ppo: {{gamma: 0.98}}`, not {mapping!r}.")
+        raise UserError(f"{source} must hold settings such as `ppo: {{gamma: 0.98}}`, not {_shown(mapping)}.")
     sections = {path.partition(".")[0] for path in SETTINGS if "." in path}
     values: Values = {}
     try:
         for key, value in mapping.items():
-            if key in sections and isinstance(value, Mapping):
-                for inner, inner_value in value.items():
+            if key in sections and (value is None or isinstance(value, Mapping)):
+                for inner, inner_value in (value or {}).items():
                     found = find_setting(f"{key}.{inner}")
                     values[found.path] = convert(found, inner_value)
             else:
@@ -221,13 +224,24 @@ def from_mapping(mapping: Any, source: str) -> Values:
     return values
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which PyYAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def from_file(path: Path) -> Values:
     """The values of a YAML file."""
     try:
-        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            mapping = yaml.load(file, _Loader)
     except OSError as error:
         raise UserError(f"Cannot read the configuration {path}: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-13-01
         detail = " ".join(str(error).split())
         raise UserError(f"{path} is not a YAML file: {detail}.") from None
     return from_mapping({} if mapping is None else mapping, str(path))
@@ -238,12 +252,12 @@ def from_assignments(assignments: list[str]) -> Values:
     values: Values = {}
     for text in assignments:
         path, equals, value = text.partition("=")
-        if not equals:
+        if not equals or not path.strip():
             raise UserError(f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}.")
         found = find_setting(path.strip())
         try:
             parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             raise UserError(f"{found.path} must be {_describe(found.type)}, not {value!r}.") from None
         values[found.path] = convert(found, parsed)
     return values
@@ -262,8 +276,8 @@ def from_keywords(keywords: Mapping[str, Any]) -> Values:
 
 def build(*layers: Values, base: Config | None = None) -> Config:
     """A checked configuration: `base` (or the defaults), then each layer over the one before."""
-    config = base or Config()
-    for layer in layers:
+    config = Config()
+    for layer in (from_mapping(to_mapping(base or config), "config"), *layers):
         for path, value in layer.items():
             head, dot, name = path.partition(".")
             inner = dataclasses.replace(getattr(config, head), **{name: value}) if dot else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -69,8 +70,15 @@ def collect(
         episodes = Episodes(
             length=jnp.where(moved.ended, length, 0), returned=returned, success=succeeded(moved, returned, config)
         )
-        record = (state.obs, state.action_mask, action, moved.replace(obs=None, action_mask=None, success=None), episodes)
-        following = state.replace(
+        record = (
+            state.obs,
+            state.action_mask,
+            action,
+            replace(moved, obs=None, action_mask=None, success=None),
+            episodes,
+        )
+        following = replace(
+            state,
             env=env_state,
             obs=moved.obs,
             action_mask=moved.action_mask,

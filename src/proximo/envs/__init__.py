@@ -73,7 +73,9 @@ def _by_id(env_id: str) -> JaxEnv:
             for known in difflib.get_close_matches(env_id, family.module().names(), 1, 0.5)
         ]
         hint = f"did you mean {matches[0]}?" if matches else "`proximo envs` lists what there is."
-        raise UserError(f"There is no environment {env_id}; an id starts with its family, as in gymnax/{env_id}; {hint}")
+        raise UserError(
+            f"There is no environment {env_id}; an id starts with its family, as in gymnax/{env_id}; {hint}"
+        )
     if prefix not in FAMILIES:
         near = difflib.get_close_matches(prefix, FAMILIES, 1, 0.4)
         hint = f"did you mean {near[0]}/{name}?" if near else f"families: {', '.join(FAMILIES)}."

@@ -87,7 +87,7 @@ class Categorical:
     def num_params(self) -> int:
         return self.n
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
         return jax.random.uniform(key, shape, jnp.float32)
 
     def sample(
@@ -141,7 +141,7 @@ class MultiCategorical:
         allowed = real if mask is None else real & mask[..., slots]
         return masked_log_softmax(params[..., slots], allowed), allowed
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
         return jax.random.uniform(key, (*shape, len(self.sizes)), jnp.float32)
 
     def sample(
@@ -161,7 +161,7 @@ class MultiCategorical:
     def entropy(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B P"] | None = None) -> Float[Array, "*B"]:
         return categorical_entropy(self._log_probs(params, mask)[0]).sum(-1)
 
-    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, ...]:
         shifted = action + jnp.asarray(self.starts, action.dtype).reshape((1,) * (action.ndim - 1) + (-1,))
         return shifted.reshape(action.shape[:-1] + self.shape)
 
@@ -180,7 +180,7 @@ class Bernoulli:
     def _log_probs(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None) -> Float[Array, "*B K 2"]:
         return masked_log_softmax(jnp.stack([jnp.zeros_like(params), params], axis=-1), mask)
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
         return jax.random.uniform(key, (*shape, self.num_params), jnp.float32)
 
     def sample(
@@ -199,8 +199,16 @@ class Bernoulli:
     def entropy(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None) -> Float[Array, "*B"]:
         return categorical_entropy(self._log_probs(params, mask)).sum(-1)
 
-    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, ...]:
         return action.astype(jnp.int8).reshape(action.shape[:-1] + self.shape)
+
+
+def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
+    """A bound in single precision, rounded into the box: the nearest number may lie outside."""
+    with np.errstate(over="ignore"):
+        single = bound.reshape(-1).astype(np.float32)
+    outside = np.isfinite(single) & ((single < bound.reshape(-1)) if inward > 0 else (single > bound.reshape(-1)))
+    return np.where(outside, np.nextafter(single, np.float32(inward)), single)
 
 
 @dataclass(frozen=True)
@@ -213,8 +221,8 @@ class Bounds:
 
     @classmethod
     def of(cls, space: spaces.Box) -> Bounds:
-        low, high = (tuple(map(float, bound.astype(np.float32).reshape(-1))) for bound in (space.low, space.high))
-        return cls(low, high, tuple(space.shape))
+        low, high = _inside(space.low, np.inf), _inside(space.high, -np.inf)
+        return cls(tuple(map(float, low)), tuple(map(float, high)), tuple(space.shape))
 
     @property
     def size(self) -> int:
@@ -225,10 +233,10 @@ class Bounds:
         """Whether every entry has two finite bounds."""
         return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
 
-    def from_unit(self, unit: Float[Array, "*B K"]) -> Float[Array, "..."]:
+    def from_unit(self, unit: Float[Array, "*B K"]) -> Float[Array, ...]:
         """-1..1 exactly onto low..high where both are finite, clipped into the box everywhere."""
         row = (1,) * (unit.ndim - 1) + (-1,)
-        low, high = np.float32(self.low).reshape(row), np.float32(self.high).reshape(row)
+        low, high = (np.array(bound, np.float32).reshape(row) for bound in (self.low, self.high))
         both = np.isfinite(low) & np.isfinite(high)
         share = (jnp.clip(unit, -1.0, 1.0) + 1) / 2
         inside = np.where(both, low, 0) * (1 - share) + np.where(both, high, 0) * share
@@ -249,17 +257,21 @@ class Gaussian:
     def num_log_std(self) -> int:
         return self.bounds.size
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
         return jax.random.normal(key, (*shape, self.bounds.size), jnp.float32)
 
-    def sample(self, params: Float[Array, "*B P"], noise: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B K"]:
+    def sample(
+        self, params: Float[Array, "*B P"], noise: Float[Array, "*B K"], mask: None = None
+    ) -> Float[Array, "*B K"]:
         mean, log_std = jnp.split(params, 2, axis=-1)
         return mean + jnp.exp(log_std) * noise
 
     def mode(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B K"]:
         return jnp.split(params, 2, axis=-1)[0]
 
-    def log_prob(self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B"]:
+    def log_prob(
+        self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None
+    ) -> Float[Array, "*B"]:
         """-sum of ((x - mean)/std)^2 / 2 + log std + log(2 pi)/2."""
         mean, log_std = jnp.split(params, 2, axis=-1)
         scaled = (action - mean) * jnp.exp(-log_std)
@@ -269,11 +281,11 @@ class Gaussian:
         """Sum of log std + log(2 pi e)/2."""
         return (jnp.split(params, 2, axis=-1)[1] + 0.5 * (1 + LOG_2PI)).sum(-1)
 
-    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, "..."]:
+    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, ...]:
         return self.bounds.from_unit(action)
 
 
-def log_tanh_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def log_tanh_slope(x: Float[Array, ...]) -> Float[Array, ...]:
     """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)): exact where 1 - tanh^2 would round to zero."""
     return 2 * (LOG_2 - x - jax.nn.softplus(-2 * x))
 
@@ -287,7 +299,9 @@ class TanhGaussian(Gaussian):
     """A Gaussian squashed by tanh onto the bounds: every action lies inside, and the density is that of the
     squashed action. Actions are kept as the Gaussian's own sample x; the action is tanh(x), rescaled."""
 
-    def log_prob(self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None) -> Float[Array, "*B"]:
+    def log_prob(
+        self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None
+    ) -> Float[Array, "*B"]:
         """log N(x) - sum log(1 - tanh(x)^2): the density of tanh(x) in -1..1."""
         return super().log_prob(params, action) - log_tanh_slope(action).sum(-1)
 
@@ -299,7 +313,7 @@ class TanhGaussian(Gaussian):
         slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS.reshape(row)).sum(-1)
         return super().entropy(params) + slopes.sum(-1)
 
-    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, "..."]:
+    def to_env(self, action: Float[Array, "*B K"]) -> Float[Array, ...]:
         return self.bounds.from_unit(jnp.tanh(action))
 
 

@@ -38,6 +38,26 @@ class Network(NamedTuple):
     apply: Callable[[Tree, Tree, Features], tuple[Tree, jax.Array]]
 
 
+class PatchConv(nn.Module):
+    """A convolution as one matrix product over patches: on CPU, inside a compiled loop, XLA's own convolution
+    and above all its gradient are slower by an order of magnitude (`python bench/convolution.py`)."""
+
+    width: int
+    size: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        height, width = (size - self.size + 1 for size in image.shape[1:3])
+        shifts = [
+            image[:, row : row + height : self.stride, column : column + width : self.stride]
+            for row in range(self.size)
+            for column in range(self.size)
+        ]
+        dense = nn.Dense(self.width, kernel_init=nn.initializers.orthogonal(math.sqrt(2)))
+        return dense(jnp.concatenate(shifts, axis=-1))
+
+
 class SmallCNN(nn.Module):
     """One 3x3 layer for grids up to 16 wide; two strided layers for anything larger."""
 
@@ -45,14 +65,12 @@ class SmallCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        init = nn.initializers.orthogonal(math.sqrt(2))
         if min(image.shape[1:3]) <= 16:
             layers = [(16, 3, 1)]
         else:
             layers = [(16, 5, 2), (32, 3, 2)]
         for width, size, stride in layers:
-            image = nn.Conv(width, (size, size), (stride, stride), padding="SAME", kernel_init=init)(image)
-            image = self.activation(image)
+            image = self.activation(PatchConv(width, size, stride)(image))
         return image.reshape(image.shape[0], -1)
 
 
@@ -66,7 +84,7 @@ class MLP(nn.Module):
     activation: Callable[[jax.Array], jax.Array]
     num_outputs: int
     head_gain: float
-    log_std: float | None = None
+    log_std: float = 0.0
     num_log_std: int = 0
 
     @nn.compact
@@ -89,7 +107,7 @@ def linen_network(module: nn.Module) -> Network:
     def init(key: jax.Array, features: Features) -> tuple[Tree, Tree]:
         return module.init(key, features)["params"], ()
 
-    def apply(params: Tree, carry: Tree, features: Features) -> tuple[Tree, jax.Array]:
+    def apply(params: Tree, carry: Tree, features: Features) -> tuple[Tree, Any]:
         return carry, module.apply({"params": params}, features)
 
     return Network(init, apply)

@@ -104,7 +104,7 @@ def _width(space: spaces.Space) -> int:
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
         return int(space.nvec.sum())
-    return int(np.prod(space.shape))
+    return int(np.prod(space.shape or ()))
 
 
 def _vector(value: jax.Array, space: spaces.Space) -> jax.Array:

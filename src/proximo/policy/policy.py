@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -64,7 +65,7 @@ class Policy:
         if stats is None:
             return features
         vector = jnp.where(self.adapter.continuous[None], standardize(stats, features.vector), features.vector)
-        return features.replace(vector=vector)
+        return replace(features, vector=vector)
 
     def update_stats(self, stats: RunningStats | None, obs: Tree, valid: jax.Array) -> RunningStats | None:
         """Merge observations [B, ...] where `valid` [B]."""

@@ -53,7 +53,9 @@ def approximate_kl(log_ratio: Float[Array, " N"], valid: Bool[Array, " N"]) -> F
     return masked_mean(jnp.expm1(log_ratio) - log_ratio, valid)
 
 
-def explained_variance(value: Float[Array, " N"], target: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, ""]:
+def explained_variance(
+    value: Float[Array, " N"], target: Float[Array, " N"], valid: Bool[Array, " N"]
+) -> Float[Array, ""]:
     """1 - Var(target - v) / Var(target): 1 is a perfect critic, 0 one that knows only the mean.
     NaN where all targets are equal."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -73,7 +74,8 @@ def update(
         "ppo/clip_epsilon": rates.clip,
         "ppo/entropy_coef": rates.entropy,
     }
-    state = state.replace(
+    state = replace(
+        state,
         params=params,
         opt_state=opt_state,
         # Only now: the rollout's log-probabilities were those of the old statistics.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -94,7 +95,7 @@ def train_step(
     """Collect one rollout and learn from it."""
     lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
     train, discounted, critic_carry, metrics = update(state.train, rollout, lanes.discounted, policy, config)
-    lanes = lanes.replace(discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
+    lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
     num_valid = rollout.valid.sum(dtype=jnp.int32)
     mean_reward = jnp.where(rollout.valid, rollout.reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     return ProgramState(train, lanes), UpdateReport(metrics, episodes, num_valid, mean_reward)

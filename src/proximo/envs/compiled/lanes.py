@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -92,8 +93,10 @@ class Lanes:
 
     def _fresh(self, keys: jax.Array) -> tuple[Tree, Transition]:
         state, first = jax.vmap(self.env.reset)(keys)
-        return _cast(state, self._state_types), first.replace(
-            obs=_cast(first.obs, self._report.obs), action_mask=_cast(first.action_mask, self._report.action_mask)
+        return _cast(state, self._state_types), replace(
+            first,
+            obs=_cast(first.obs, self._report.obs),
+            action_mask=_cast(first.action_mask, self._report.action_mask),
         )
 
     def _step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
@@ -111,7 +114,8 @@ class Lanes:
 
 
 def _typed_flags(moved: Transition) -> Transition:
-    return moved.replace(
+    return replace(
+        moved,
         reward=jnp.asarray(moved.reward, jnp.float32),
         terminated=jnp.asarray(moved.terminated, bool),
         truncated=jnp.asarray(moved.truncated, bool),
@@ -121,6 +125,10 @@ def _typed_flags(moved: Transition) -> Transition:
 def _cast(tree: Tree, types: Tree) -> Tree:
     def cast(leaf: Any, target: Any) -> jax.Array:
         # Random keys keep their type; for the rest this also drops JAX's weak types.
-        return leaf if jnp.issubdtype(target.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(leaf, target.dtype)
+        return (
+            leaf
+            if jnp.issubdtype(target.dtype, jax.dtypes.prng_key)
+            else jax.lax.convert_element_type(leaf, target.dtype)
+        )
 
     return jax.tree.map(cast, tree, types)

@@ -1,0 +1,51 @@
+# Two commands do all the set-up: `make train` and `make test`. Everything else is for working on Proximo.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+ENV ?= gymnax/CartPole-v1
+ARGS ?=
+# Tests share two cores: one thread of XLA per process is faster than processes that fight over them.
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help train test test-fast test-learning bench lint format clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+# One stamp per kind of use: training does not wait for the test tools.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 ARGS="--seed 3"
+	$(BIN)/proximo train $(ENV) $(ARGS)
+
+test: lint  ## Lint, type check and every test but the long learning ones
+	$(PYTEST) -n 2 --dist worksteal -m "not learning"
+
+test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
+	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow"
+
+test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
+	$(PYTEST) -m learning -s
+
+bench: $(VENV)/.installed-dev  ## Measure speed against a plain JAX PPO, and the time to the first progress line
+	$(BIN)/python bench/compiled.py
+	$(BIN)/python bench/startup.py
+
+lint: $(VENV)/.installed-dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev  ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environment and caches; runs are kept
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

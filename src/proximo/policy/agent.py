@@ -1,0 +1,163 @@
+"""A policy with its parameters: what acts, and what is saved as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from gymnasium import spaces
+
+from proximo import settings
+from proximo._version import __version__
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.files import write_atomically
+from proximo.policy.normalize import RunningStats
+from proximo.policy.policy import Policy
+from proximo.policy.spaces import space_from_json, space_to_json
+from proximo.seeding import network_key
+
+Tree = Any
+FORMAT = "proximo-policy-1"
+
+
+class PPOAgent:
+    """Acts on observations and says what they are worth.
+
+        agent = PPOAgent.load("runs/.../models/final_actor.safetensors")
+        action = agent.act(obs)          # one observation, or a batch of them
+
+    A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        config: Config | None = None,
+        params: Tree = None,
+        obs_stats: RunningStats | None = None,
+    ):
+        self.config = config or Config()
+        self.policy = Policy(observation_space, action_space, self.config.network, self.config.normalize)
+        self.params = self.policy.init(network_key(self.config.seed)) if params is None else params
+        self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
+        self._key = jax.random.key(self.config.seed)
+        self._act = jax.jit(self._act_batch, static_argnames="deterministic")
+        self._value = jax.jit(self._value_batch)
+
+    def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
+        """The action for one observation or a batch, as the environment takes it."""
+        self._need("actor", "act")
+        batch, single = self.policy.adapter.batch(obs)
+        if single and action_mask is not None:
+            action_mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], action_mask)
+        self._key, key = jax.random.split(self._key)
+        action = jax.device_get(self._act(self.params, self.obs_stats, batch, action_mask, key, deterministic))
+        return jax.tree.map(lambda leaf: leaf[0], action) if single else action
+
+    def value(self, obs: Tree) -> Any:
+        """The critic's estimate of the discounted return from one observation (a number) or a batch (an array)."""
+        self._need("critic", "value")
+        batch, single = self.policy.adapter.batch(obs)
+        value = np.asarray(self._value(self.params, self.obs_stats, batch))
+        return float(value[0]) if single else value
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one file; `load` gives an equal agent back."""
+        return self._save(path, ("actor", "critic"))
+
+    def save_policy_net(self, path: str | Path) -> Path:
+        """Write the actor alone: enough to act."""
+        return self._save(path, ("actor",))
+
+    def save_value_net(self, path: str | Path) -> Path:
+        """Write the critic alone: enough for `value`."""
+        return self._save(path, ("critic",))
+
+    @classmethod
+    def load(cls, path: str | Path) -> PPOAgent:
+        """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it."""
+        tensors, meta = _read(Path(path))
+        config = settings.build(settings.from_mapping(meta["config"], str(path)))
+        agent = cls(space_from_json(meta["observation_space"]), space_from_json(meta["action_space"]), config)
+        parts = {"params": {name: agent.params[name] for name in meta["networks"]}, "obs_stats": agent.obs_stats}
+        agent.params, agent.obs_stats = _fill(parts, tensors, path)
+        return agent
+
+    def _act_batch(self, params: Tree, stats: Tree, obs: Tree, mask: Tree, key: jax.Array, deterministic: bool) -> Tree:
+        lanes = jax.tree.leaves(obs)[0].shape[0]
+        distribution = self.policy.distribution
+        _, outputs = self.policy.act(params, stats, self.policy.initial_carry(lanes)["actor"], obs)
+        if deterministic:
+            return distribution.to_env(distribution.mode(outputs, mask))
+        return distribution.to_env(distribution.sample(outputs, distribution.noise(key, (lanes,)), mask))
+
+    def _value_batch(self, params: Tree, stats: Tree, obs: Tree) -> jax.Array:
+        lanes = jax.tree.leaves(obs)[0].shape[0]
+        return self.policy.value(params, stats, self.policy.initial_carry(lanes)["critic"], obs)[1]
+
+    def _need(self, network: str, verb: str) -> None:
+        if network not in self.params:
+            held = " and ".join(self.params)
+            raise UserError(f"This agent was saved with its {held} only; `{verb}` needs the {network}.")
+
+    def _save(self, path: str | Path, networks: tuple[str, ...]) -> Path:
+        for network in networks:
+            self._need(network, "save")
+        parts = {"params": {name: self.params[name] for name in networks}, "obs_stats": self.obs_stats}
+        tensors = {name: np.ascontiguousarray(value) for name, value in _named(parts).items()}
+        meta = {
+            "networks": list(networks),
+            "observation_space": space_to_json(self.policy.observation_space),
+            "action_space": space_to_json(self.policy.action_space),
+            "config": settings.to_mapping(self.config),
+            "version": __version__,
+        }
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            path = path.with_name(path.name + ".safetensors")
+        write_atomically(path, safetensors.numpy.save(tensors, {"format": FORMAT, "proximo": json.dumps(meta)}))
+        return path
+
+
+def _named(tree: Tree) -> dict[str, np.ndarray]:
+    """Every leaf as a numpy array under its path, such as `params/actor/Dense_0/kernel`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _fill(parts: Tree, tensors: dict[str, np.ndarray], path: str | Path) -> tuple[Tree, Tree]:
+    """`parts` with its leaves replaced by the file's tensors, which must be exactly those."""
+    expected = _named(parts)
+    if expected.keys() != tensors.keys():
+        odd = sorted(expected.keys() ^ tensors.keys())[0]
+        raise UserError(
+            f"{path} does not fit its own settings: the tensor {odd} is {'missing' if odd in expected else 'unknown'}."
+        )
+    for name, value in expected.items():
+        given = tensors[name]
+        if given.shape != value.shape or given.dtype != value.dtype:
+            raise UserError(
+                f"{path} does not fit its own settings: {name} should be {value.dtype}{list(value.shape)}, "
+                f"not {given.dtype}{list(given.shape)}."
+            )
+    filled = jax.tree.unflatten(jax.tree.structure(parts), [jnp.asarray(tensors[name]) for name in expected])
+    return filled["params"], filled["obs_stats"]
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            meta = file.metadata() or {}
+            if meta.get("format") != FORMAT:
+                raise UserError(f"{path} was not written by this version of Proximo (expected the format {FORMAT}).")
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(meta["proximo"])  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a saved policy: {error}.") from None

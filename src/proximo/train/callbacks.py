@@ -1,0 +1,44 @@
+"""What users hang into training: plain callables, and objects with the methods they care for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from proximo.errors import UserError
+
+Record = dict[str, Any]
+
+
+class Callback(Protocol):
+    """Called after each update; returning False ends training cleanly."""
+
+    def log_training_step(self, metrics: Record) -> bool | None: ...
+
+
+def as_callables(given: Any) -> list[Callable[[Record], Any]]:
+    """The functions to call after each update, from what a user handed in: None, one callback, or several."""
+    if given is None:
+        return []
+    if hasattr(given, "log_training_step"):
+        return [given.log_training_step]
+    if callable(given):
+        return [given]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        return [function for one in given for function in as_callables(one)]
+    raise UserError(
+        f"A callback must be callable or have a method log_training_step; {type(given).__name__} has neither."
+    )
+
+
+def for_callback(record: Record) -> Record:
+    """A row as callbacks see it: `episode`, `step_metrics` with `avg_reward`, and `eval_metrics` (or None)."""
+    evaluated = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
+    steps = {name: value for name, value in record.items() if not name.startswith("eval/")}
+    return {
+        "episode": record["episode"],
+        "step": record["step"],
+        "update": record["update"],
+        "step_metrics": steps | {"avg_reward": record["recent/return_mean"]},
+        "eval_metrics": evaluated or None,
+    }

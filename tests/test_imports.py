@@ -1,0 +1,135 @@
+"""The layout's rules, read from the source: who may import whom, and who may import which library."""
+
+import ast
+import subprocess
+import sys
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import proximo
+from proximo.envs import FAMILIES
+
+ROOT = Path(proximo.__file__).parent
+
+# What each top-level module or package of Proximo may import of Proximo.
+ALLOWED = {
+    "_version": "",
+    "errors": "",
+    "seeding": "errors",
+    "config": "errors",
+    "settings": "config errors seeding",
+    "envs": "config errors seeding",
+    "policy": "config errors seeding settings",
+    "ppo": "config errors seeding policy",
+    "collect": "config errors seeding envs policy ppo",
+    "evaluate": "config errors seeding envs policy collect",
+    "track": "config errors settings seeding",
+    "train": "config errors seeding settings presets envs policy ppo collect evaluate track",
+}
+UNRESTRICTED = {"cli", "__init__"}
+
+# The only file that may import a library.
+OWNER = {"mlflow": "track/mlflow.py", "typer": "cli.py", "gymnax": "envs/compiled/gymnax.py"}
+
+
+class Import(NamedTuple):
+    file: str
+    line: int
+    name: str
+    """The full dotted name; `from a import b` gives `a.b`."""
+    in_function: bool
+
+    @property
+    def top(self):
+        """The top-level module of Proximo that imports."""
+        return self.file.partition("/")[0].removesuffix(".py")
+
+    def of(self, *names):
+        return any(f"{self.name}.".startswith(f"{name}.") for name in names)
+
+    def __str__(self):
+        return f"{self.file}:{self.line} imports {self.name}"
+
+
+def find_imports(source, file):
+    package = ".".join(["proximo", *Path(file).parts[:-1]])
+
+    def visit(node, in_function):
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(node, ast.Import):
+            yield from (Import(file, node.lineno, alias.name, in_function) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            yield from (Import(file, node.lineno, f"{module}.{alias.name}", in_function) for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, in_function)
+
+    return list(visit(ast.parse(source), False))
+
+
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+IMPORTS = [found for file in FILES for found in find_imports((ROOT / file).read_text(encoding="utf-8"), file)]
+
+
+def listed(wrong):
+    return "\n".join(map(str, wrong))
+
+
+def test_the_reader_sees_every_form_of_import():
+    source = (
+        "import a.b as c\nfrom flax import linen\ndef f():\n    from . import api\n    from ..errors import UserError"
+    )
+    assert find_imports(source, "envs/made_up.py") == [
+        ("envs/made_up.py", 1, "a.b", False),
+        ("envs/made_up.py", 2, "flax.linen", False),
+        ("envs/made_up.py", 4, "proximo.envs.api", True),
+        ("envs/made_up.py", 5, "proximo.errors.UserError", True),
+    ]
+    assert len(IMPORTS) > 50
+
+
+def test_every_module_has_its_row():
+    missing = {file.partition("/")[0].removesuffix(".py") for file in FILES} - set(ALLOWED) - UNRESTRICTED
+    assert not missing, f"add {', '.join(sorted(missing))} to ALLOWED in tests/test_imports.py, with what it may import"
+
+
+@pytest.mark.parametrize("module", ALLOWED)
+def test_modules_import_only_leftward(module):
+    allowed = {module, *ALLOWED[module].split()}
+    wrong = [
+        found
+        for found in IMPORTS
+        if found.top == module and found.of("proximo") and f"{found.name}.".split(".")[1] not in allowed
+    ]
+    assert not wrong, f"{module} may import only {', '.join(sorted(allowed))}:\n{listed(wrong)}"
+
+
+@pytest.mark.parametrize("library", OWNER)
+def test_only_one_file_imports_the_library(library):
+    wrong = [found for found in IMPORTS if found.of(library) and found.file != OWNER[library]]
+    assert not wrong, f"only {OWNER[library]} may import {library}:\n{listed(wrong)}"
+
+
+def test_environments_know_no_networks_and_no_optimizers():
+    wrong = [found for found in IMPORTS if found.top == "envs" and found.of("flax.linen", "flax.nnx", "optax")]
+    assert not wrong, listed(wrong)
+
+
+def test_matplotlib_is_imported_inside_functions():
+    wrong = [found for found in IMPORTS if found.of("matplotlib", "mpl_toolkits") and not found.in_function]
+    assert not wrong, listed(wrong)
+
+
+def test_adapters_are_only_reached_through_their_family():
+    wrong = [found for found in IMPORTS if found.of(*(family.adapter for family in FAMILIES.values()))]
+    assert not wrong, f"ask proximo.envs.make instead:\n{listed(wrong)}"
+
+
+def test_importing_environments_and_settings_loads_no_family_and_no_tracking():
+    heavy = ["gymnax", "mlflow", "matplotlib", "typer"]
+    code = f"import sys, proximo.envs, proximo.settings; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
