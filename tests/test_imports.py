@@ -18,15 +18,17 @@ ROOT = Path(proximo.__file__).parent
 ALLOWED = {
     "_version": "",
     "errors": "",
+    "files": "",
+    "presets": "settings",
     "seeding": "errors",
     "config": "errors",
     "settings": "config errors seeding",
     "envs": "config errors seeding",
-    "policy": "config errors seeding settings",
+    "policy": "_version config errors files seeding settings",
     "ppo": "config errors seeding policy",
     "collect": "config errors seeding envs policy ppo",
     "evaluate": "config errors seeding envs policy collect",
-    "track": "config errors settings seeding",
+    "track": "_version config errors files settings seeding",
     "train": "config errors seeding settings presets envs policy ppo collect evaluate track",
 }
 UNRESTRICTED = {"cli", "__init__"}

@@ -174,7 +174,7 @@ class Config:
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
     ppo, frames = config.ppo, config.frames_per_batch
-    if ppo.minibatch_size > frames or frames % ppo.minibatch_size:
+    if frames % ppo.minibatch_size:
         small = [d for d in range(1, math.isqrt(frames) + 1) if frames % d == 0]
         fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
         raise UserError(

@@ -68,6 +68,14 @@ FOREIGN_NAMES = {
     "num_seed": "seed",
     "stats_window_size": "track.recent_episodes",
 }
+# Where our setting means something a little different, what it means.
+DIFFERENCES = {
+    "num_minibatches": "the size of a minibatch, not how many there are",
+    "log_std_init": "the deviation itself, not its logarithm",
+    "anneal_lr": "constant, linear, cosine or adaptive",
+    "clip_vloss": "how far a value may move, or null",
+    "norm_adv": "minibatch, batch or none",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +119,7 @@ def find_setting(path: str) -> Setting:
         return SETTINGS[path]
     name = path.rpartition(".")[2].lower().replace("-", "_")
     if name in FOREIGN_NAMES:
-        hint = f"Proximo calls it {FOREIGN_NAMES[name]}"
+        hint = f"Proximo calls it {FOREIGN_NAMES[name]}" + (f" ({DIFFERENCES[name]})" if name in DIFFERENCES else "")
     elif same := [other for other, setting in SETTINGS.items() if setting.name == name]:
         hint = f"did you mean {' or '.join(same)}?"
     elif path in {other.partition(".")[0] for other in SETTINGS if "." in other}:

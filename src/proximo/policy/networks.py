@@ -59,16 +59,15 @@ class PatchConv(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """One 3x3 layer for grids up to 16 wide; two strided layers for anything larger."""
+    """One 3x3 layer for grids up to 16 wide; two strided layers for anything larger; none below 3, where no
+    patch would fit and nothing be seen."""
 
     activation: Callable[[jax.Array], jax.Array]
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        if min(image.shape[1:3]) <= 16:
-            layers = [(16, 3, 1)]
-        else:
-            layers = [(16, 5, 2), (32, 3, 2)]
+        smallest = min(image.shape[1:3])
+        layers = [] if smallest < 3 else [(16, 3, 1)] if smallest <= 16 else [(16, 5, 2), (32, 3, 2)]
         for width, size, stride in layers:
             image = self.activation(PatchConv(width, size, stride)(image))
         return image.reshape(image.shape[0], -1)

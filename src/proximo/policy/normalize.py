@@ -33,6 +33,8 @@ def update_stats(stats: RunningStats, values: Float[Array, N * S], valid: Bool[A
     d = m_b - m_a;  m = m_a + d n_b / n;  n v = n_a v_a + n_b v_b + d^2 n_a n_b / n
     """
     weights = valid.astype(jnp.float32).reshape(valid.shape + (1,) * (values.ndim - 1))
+    # Not by weights alone: what an invalid row holds may be NaN, and 0 * NaN is NaN.
+    values = jnp.where(weights > 0, values, 0.0)
     count = weights.sum()
     total = stats.count + count
     safe = jnp.maximum(count, 1)

@@ -57,15 +57,18 @@ class ObservationAdapter:
 
     def batch(self, obs: Tree) -> tuple[Tree, bool]:
         """`obs` as arrays with a leading axis, and whether it was a single observation without one."""
-        path, leaf = self._leaves[0]
-        shape = leaf.shape or ()
-        given = np.shape(_pick(obs, path))
-        if given == shape:
-            return jax.tree.map(lambda x: np.asarray(x)[None], obs), True
-        if given[1:] == shape:
-            return jax.tree.map(np.asarray, obs), False
-        where = "".join(f"[{key!r}]" for key in path)
-        raise UserError(f"The observation{where} must have the shape {shape}, or that after a batch axis; not {given}.")
+        arrays = _arrays(obs, self.space)
+        first, leaf = self._leaves[0]
+        single = _pick(arrays, first).shape == leaf.shape
+        for path, leaf in self._leaves:
+            given = _pick(arrays, path).shape
+            if given != (leaf.shape if single else given[:1] + leaf.shape):
+                where = "".join(f"[{key!r}]" for key in path)
+                raise UserError(
+                    f"The observation{where} must have the shape {leaf.shape}, after a batch axis in all entries "
+                    f"or in none; not {given}."
+                )
+        return (jax.tree.map(lambda x: x[None], arrays) if single else arrays), single
 
 
 def _leaves(space: spaces.Space, path: tuple) -> Iterator[tuple[tuple, spaces.Space]]:
@@ -83,6 +86,15 @@ def _leaves(space: spaces.Space, path: tuple) -> Iterator[tuple[tuple, spaces.Sp
             f"The observation space{where} is {space}, which has no fixed shape to feed a network; wrap the "
             f"environment so that it emits Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these."
         )
+
+
+def _arrays(obs: Tree, space: spaces.Space) -> Tree:
+    """`obs` with an array in every entry of the space; lists of numbers become arrays, too."""
+    if isinstance(space, spaces.Dict):
+        return {key: _arrays(obs[key], inner) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_arrays(entry, inner) for entry, inner in zip(obs, space.spaces, strict=True))
+    return np.asarray(obs)
 
 
 def _pick(obs: Tree, path: tuple) -> Any:

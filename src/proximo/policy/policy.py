@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.distributions import build_distribution
@@ -81,4 +82,4 @@ class Policy:
         return carry, value[:, 0]
 
     def _example(self) -> Features:
-        return self.adapter(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], self.observation_space.sample()))
+        return self.adapter(create_empty_array(self.observation_space, 1))

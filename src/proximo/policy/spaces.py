@@ -25,7 +25,7 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return kind | {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": np.dtype(space.dtype).name}
     if isinstance(space, spaces.MultiBinary):
-        return kind | {"shape": list(space.shape)}
+        return kind | {"n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, spaces.Dict):
         return kind | {"spaces": [[key, space_to_json(inner)] for key, inner in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
@@ -46,7 +46,7 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         case "MultiDiscrete":
             return spaces.MultiDiscrete(data["nvec"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
         case "MultiBinary":
-            return spaces.MultiBinary(data["shape"])
+            return spaces.MultiBinary(data["n"])
         case "Dict":
             return spaces.Dict([(key, space_from_json(inner)) for key, inner in data["spaces"]])
         case "Tuple":

@@ -62,7 +62,9 @@ def explained_variance(
     def variance(x: Float[Array, " N"]) -> Float[Array, ""]:
         return masked_mean(jnp.square(x - masked_mean(x, valid)), valid)
 
-    return 1 - variance(target - value) / variance(target)
+    # Not by the variance of the targets: rounding of their mean may leave it a little above zero.
+    lowest, highest = jnp.where(valid, target, jnp.inf).min(), jnp.where(valid, target, -jnp.inf).max()
+    return jnp.where(lowest == highest, jnp.nan, 1 - variance(target - value) / variance(target))
 
 
 def ppo_loss(

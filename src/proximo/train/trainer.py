@@ -93,6 +93,9 @@ class PPOTrainer:
                     store.append(records)
                     self.console.show(records)
                     self._call(callbacks, state, records, history)
+            except Exception:
+                history.stop_reason = "failed"
+                raise
             finally:
                 self.interrupted_by = interrupt.signal
                 self._adopt(state)

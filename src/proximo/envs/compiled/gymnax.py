@@ -31,7 +31,8 @@ def make(name: str) -> GymnaxEnv:
         hint = f"did you mean gymnax/{near[0]}?" if near else "`proximo envs gymnax` lists them."
         raise UserError(f"gymnax has no environment {name}; {hint}")
     try:
-        env, params = make_gymnax(name)
+        with _lenient():
+            env, params = make_gymnax(name)
     except OSError as error:
         raise UserError(f"gymnax/{name} needs data that it downloads when made, and that failed: {error}") from None
     return GymnaxEnv(env, params, f"gymnax/{name}")
@@ -51,11 +52,13 @@ class GymnaxEnv:
     def __init__(self, env: Environment, params: Any, env_id: str):
         self.env = env
         self.params = params
+        with _lenient():
+            observation_space, action_space = env.observation_space(params), env.action_space(params)
         limit = getattr(params, "max_steps_in_episode", None)
         self.spec = EnvSpec(
             id=env_id,
-            observation_space=_space(env.observation_space(params)),
-            action_space=_space(env.action_space(params)),
+            observation_space=_space(observation_space),
+            action_space=_space(action_space),
             max_steps=None if limit is None else int(limit),
         )
         # An environment with a `step` of its own has an auto-reset of its own, which is used as it is.

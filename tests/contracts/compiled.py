@@ -1,0 +1,69 @@
+"""What every compiled environment must do, whoever wrote it. Used by the tests of each adapter."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from proximo.envs.api import JaxEnv
+from proximo.envs.compiled.lanes import Lanes
+
+LANES = 4
+STEPS = 64
+
+
+def random_actions(env: JaxEnv, steps: int) -> np.ndarray:
+    """[steps, LANES, ...] actions of the space, the same every time."""
+    env.spec.action_space.seed(0)
+    return np.stack([[env.spec.action_space.sample() for _ in range(LANES)] for _ in range(steps)])
+
+
+def play(env: JaxEnv, seed: int = 0, steps: int = STEPS, max_steps: int | None = None):
+    """The first timestep and `steps` more, leaves [steps, LANES, ...], with random actions."""
+    lanes = Lanes(env, LANES, max_steps)
+
+    @jax.jit
+    def run(key, actions):
+        state, first = lanes.reset(key)
+        keys = jax.random.split(key, steps)
+        _, rest = jax.lax.scan(lambda state, now: lanes.step(now[0], state, now[1]), state, (keys, actions))
+        return first, rest
+
+    return jax.device_get(run(jax.random.key(seed), jnp.asarray(random_actions(env, steps))))
+
+
+def check_contract(env: JaxEnv) -> None:
+    """Shapes and types, auto-reset, final observations, truncation, seeding."""
+    first, rest = play(env, max_steps=7)
+    space = env.spec.observation_space
+
+    for tree in (first.obs, rest.obs[-1], rest.final_obs[-1]):
+        for lane in range(LANES):
+            one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], tree)
+            assert np.shape(one) == space.shape
+            assert np.asarray(one).dtype == space.dtype
+    assert rest.reward.dtype == np.float32
+    assert np.isfinite(rest.reward).all()
+    assert rest.terminated.dtype == rest.truncated.dtype == rest.valid.dtype == bool
+    assert rest.valid.all()
+
+    ended = rest.terminated | rest.truncated
+    assert ended.any(axis=0).all(), "with a limit of 7 steps every lane must see an end"
+    assert not first.terminated.any()
+    assert not first.truncated.any()
+    # Where nothing ended, the next observation is the final one; no episode outlives the limit.
+    same = (np.asarray(rest.obs) == np.asarray(rest.final_obs)).reshape(STEPS, LANES, -1).all(-1)
+    assert same[~ended].all()
+    length = np.zeros(LANES, int)
+    for flags in ended:
+        length += 1
+        assert (length <= 7).all()
+        length[flags] = 0
+
+    again = play(env, max_steps=7)
+    other = play(env, seed=1, max_steps=7)
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves((first, rest)), jax.tree.leaves(again), strict=True)
+    )
+    del other

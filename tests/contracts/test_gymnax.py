@@ -1,0 +1,172 @@
+"""The gymnax adapter, on every environment that gymnax registers."""
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probes
+from contracts.compiled import LANES, check_contract, random_actions
+from proximo import PPOTrainer
+from proximo.envs import make
+from proximo.envs.compiled.gymnax import GymnaxEnv, names
+from proximo.envs.compiled.lanes import Lanes
+from proximo.errors import UserError
+
+DOWNLOADS = {"MNISTBandit-bsuite"}
+IDS = [name for name in names() if name not in DOWNLOADS]
+# One of each kind is enough for `make test-fast`.
+SOME = {"CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "FrozenLake-misc", "DeepSea-bsuite"}
+IDS = [name if name in SOME else pytest.param(name, marks=pytest.mark.slow) for name in IDS]
+PROBES = [probes.OneStep, probes.Delayed, probes.TruncatedForever, probes.Masked, probes.Counter]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_contract(name):
+    check_contract(make(f"gymnax/{name}"))
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_contract_of_our_own(probe):
+    check_contract(probe())
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_lanes_give_what_gymnax_itself_gives(name):
+    """Bit for bit, with the same keys: observations, rewards, ends, and final observations; across resets."""
+    steps = 120
+    with jax.numpy_dtype_promotion("standard"):
+        env, params = gymnax.make(name)
+    # Shorten long episodes so that truncation and resets occur, whatever a random policy does.
+    params = params.replace(max_steps_in_episode=min(int(params.max_steps_in_episode), 25))
+    ours = GymnaxEnv(env, params, name)
+    lanes = Lanes(ours, LANES)
+    keys, actions = jax.random.split(jax.random.key(5), steps), jnp.asarray(random_actions(ours, steps))
+
+    @jax.jit
+    def our_run():
+        state, first = lanes.reset(jax.random.key(3))
+        return first.obs, jax.lax.scan(lambda s, now: lanes.step(now[0], s, now[1]), state, (keys, actions))[1]
+
+    def their_step(state, now):
+        key, action = now
+        obs, state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
+            jax.random.split(key, LANES), state, action, params
+        )
+        return state, (obs, reward, terminated, truncated, info["final_observation"])
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(3), LANES), params)
+        kept = []
+        step = jax.jit(their_step)
+        for now in zip(keys, actions, strict=True):
+            state, out = step(state, now)
+            kept.append(jax.device_get(out))
+    their_obs, reward, terminated, truncated, final = (np.stack(part) for part in zip(*kept, strict=True))
+
+    first, rest = jax.device_get(our_run())
+    assert (terminated | truncated).sum() >= LANES, "episodes must end for this to say anything"
+    np.testing.assert_array_equal(first, obs)
+    np.testing.assert_array_equal(rest.terminated, terminated)
+    np.testing.assert_array_equal(rest.truncated, truncated)
+    # One program fuses where the other calls, which may change the last bits of a float.
+    for mine, theirs in ((rest.obs, their_obs), (rest.final_obs, final), (rest.reward, reward)):
+        np.testing.assert_allclose(np.float32(mine), np.float32(theirs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IDS)
+def test_every_environment_trains(name, tmp_path):
+    trainer = PPOTrainer(
+        env=f"gymnax/{name}",
+        preset=False,
+        out=tmp_path / "run",
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        epochs_per_update=2,
+        total_timesteps=192,
+        eval_frequency=0,
+        eval_episodes=2,
+        max_steps_per_episode=20,
+    )
+    result = trainer.train()
+    assert result["total_steps"] == 192
+    assert result["final_eval"]["length_mean"] <= 20
+
+
+def test_images_get_a_cnn_and_vectors_do_not():
+    def kernels(env_id):
+        env = make(env_id)
+        policy = PPOTrainer(env=env, preset=False).agent
+        return {"/".join(map(str, path)) for path, _ in jax.tree_util.tree_leaves_with_path(policy.params["actor"])}
+
+    assert any("CNN" in name for name in kernels("gymnax/Breakout-MinAtar"))
+    assert not any("CNN" in name for name in kernels("gymnax/CartPole-v1"))
+
+
+def test_an_environment_with_an_auto_reset_of_its_own_is_respected():
+    """DeepSea carries counters over its resets, in a `step` of its own."""
+    env = make("gymnax/DeepSea-bsuite")
+    lanes = Lanes(env, 2)
+    state, _ = lanes.reset(jax.random.key(0))
+    for step in range(8):
+        state, moved = jax.jit(lanes.step)(jax.random.key(step), state, jnp.zeros(2, jnp.int32))
+    assert moved.ended.all()
+    assert not np.array_equal(moved.final_obs, moved.obs)
+    assert (state.env.total_bad_episodes >= 0).all()
+    assert (state.length == 0).all()
+
+
+def test_resets_are_only_computed_when_something_ended():
+    """Counted by a callback in the environment's reset, under the same compiled step."""
+    calls = []
+
+    class Watched(probes.Counter):
+        def reset(self, key):
+            jax.debug.callback(lambda: calls.append(1))
+            return super().reset(key)
+
+    lanes = Lanes(Watched(), 3, max_steps=10)
+    state, _ = lanes.reset(jax.random.key(0))
+    jax.effects_barrier()
+    calls.clear()
+    step = jax.jit(lanes.step)
+    for number in range(9):
+        state, _ = step(jax.random.key(number), state, jnp.zeros(3, jnp.int32))
+    jax.effects_barrier()
+    assert not calls
+    state, moved = step(jax.random.key(9), state, jnp.zeros(3, jnp.int32))
+    jax.effects_barrier()
+    assert calls
+    assert moved.truncated.all()
+    assert moved.final_obs.tolist() == [[10.0]] * 3
+    assert moved.obs.tolist() == [[0.0]] * 3
+
+
+def test_a_missing_environment_is_named():
+    with pytest.raises(UserError, match="did you mean gymnax/CartPole-v1"):
+        make("gymnax/CartPol-v1")
+    with pytest.raises(UserError, match="did you mean gymnax/CartPole-v1"):
+        make("CartPole-v1")
+    with pytest.raises(UserError, match="no environment family gymnex; did you mean gymnax/X"):
+        make("gymnex/X")
+
+
+def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch):
+    def fail(name):
+        raise OSError("no network")
+
+    monkeypatch.setattr("proximo.envs.compiled.gymnax.make_gymnax", fail)
+    with pytest.raises(UserError, match="MNISTBandit-bsuite needs data that it downloads"):
+        make("gymnax/MNISTBandit-bsuite")
+
+
+def test_a_missing_extra_names_the_command_that_installs_it():
+    from proximo.envs import Family
+
+    family = Family("nowhere", "package_that_is_not_there", "proximo.envs.nowhere", "nothing", extra="nowhere")
+    assert not family.installed
+    with pytest.raises(UserError, match=r'pip install "proximo\[nowhere\]"'):
+        family.module()

@@ -1,0 +1,165 @@
+"""Environments whose right answer is known in closed form; if PPO fails one, the failure names the broken part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from proximo.envs.api import EnvSpec, Transition
+
+UNIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Probe:
+    """One observation entry, two actions; a subclass says what a step does. The state is (clock, cue)."""
+
+    name = "probe"
+    observation_space: spaces.Space = UNIT
+    action_space: spaces.Space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.spec = EnvSpec(f"probe/{self.name}", self.observation_space, self.action_space)
+
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
+        cue = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
+        return (jnp.int32(0), cue), Transition(obs=self.observe(jnp.int32(0), cue))
+
+    def observe(self, clock: jax.Array, cue: jax.Array) -> Any:
+        return cue[None]
+
+
+class OneStep(Probe):
+    """One step, always reward 1: the value of the only state is 1."""
+
+    name = "one-step"
+
+    def observe(self, clock, cue):
+        return jnp.zeros(1, jnp.float32)
+
+    def step(self, key, state, action):
+        return state, Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, terminated=True)
+
+
+class CuedValue(Probe):
+    """One step, the reward is the cue that was seen: the critic must read its input."""
+
+    name = "cued-value"
+
+    def step(self, key, state, action):
+        return state, Transition(obs=state[1][None], reward=state[1], terminated=True)
+
+
+class Delayed(Probe):
+    """Two steps, reward 1 at the end: values gamma (observation 0) and 1 (observation 1)."""
+
+    name = "delayed"
+
+    def observe(self, clock, cue):
+        return clock.astype(jnp.float32)[None]
+
+    def step(self, key, state, action):
+        clock = state[0] + 1
+        last = clock == 2
+        moved = Transition(obs=self.observe(clock, state[1]), reward=last.astype(jnp.float32), terminated=last)
+        return (clock, state[1]), moved
+
+
+class MatchTheCue(Probe):
+    """One step, reward 1 if the action matches the cue: the policy must read its input."""
+
+    name = "match-the-cue"
+
+    def step(self, key, state, action):
+        right = (action == 1) == (state[1] > 0)
+        return state, Transition(obs=state[1][None], reward=right.astype(jnp.float32), terminated=True)
+
+
+class TruncatedForever(Probe):
+    """Reward 1 for ever, cut every five steps, never terminated: the value is 1 / (1 - gamma) everywhere."""
+
+    name = "truncated-forever"
+
+    def observe(self, clock, cue):
+        return jnp.zeros(1, jnp.float32)
+
+    def step(self, key, state, action):
+        clock = state[0] + 1
+        return (clock, state[1]), Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, truncated=clock == 5)
+
+
+class FinalObservation(Probe):
+    """Where the cue is 1, one step ends the episode with nothing: V(1) = 0. Where it is -1, one step gives 1 and the
+    episode is cut at the observation 1: V(-1) = 1 + gamma V(1) = 1. A value that is bootstrapped from the observation
+    after the reset would instead be 1 + gamma (V(1) + V(-1)) / 2, which makes V(-1) = 1 / (1 - gamma / 2)."""
+
+    name = "final-observation"
+
+    def step(self, key, state, action):
+        cut = state[1] < 0
+        moved = Transition(obs=jnp.ones(1, jnp.float32), reward=cut.astype(jnp.float32), terminated=~cut, truncated=cut)
+        return state, moved
+
+
+class Masked(Probe):
+    """Three actions; the best one (2, reward 5) is forbidden, and taking it would end in reward -100."""
+
+    name = "masked"
+    action_space = spaces.Discrete(3)
+    mask = (True, True, False)
+
+    def reset(self, key):
+        state, first = super().reset(key)
+        return state, first.replace(action_mask=jnp.array(self.mask))
+
+    def step(self, key, state, action):
+        reward = jnp.array([0.0, 1.0, -100.0])[action]
+        return state, Transition(obs=state[1][None], reward=reward, terminated=True, action_mask=jnp.array(self.mask))
+
+
+class Aim(Probe):
+    """One step, one continuous action in -2..4: reward -(action - target)^2 with a target given by the cue."""
+
+    name = "aim"
+    action_space = spaces.Box(-2.0, 4.0, (1,), np.float32)
+
+    def step(self, key, state, action):
+        target = jnp.where(state[1] > 0, 3.0, -1.0)
+        return state, Transition(obs=state[1][None], reward=-jnp.square(action[0] - target), terminated=True)
+
+
+class Switches(Probe):
+    """One step; one reward for each component that matches the cue. A subclass gives the space."""
+
+    def step(self, key, state, action):
+        wanted = (state[1] > 0).astype(jnp.int32)
+        return state, Transition(
+            obs=state[1][None], reward=(action.astype(jnp.int32) == wanted).mean(), terminated=True
+        )
+
+
+class MultiDiscreteSwitches(Switches):
+    name = "multi-discrete"
+    action_space = spaces.MultiDiscrete([2, 3, 4], dtype=np.int32)
+
+
+class BinarySwitches(Switches):
+    name = "multi-binary"
+    action_space = spaces.MultiBinary(3)
+
+
+class Counter(Probe):
+    """Counts its steps and never ends by itself; the observation is the clock. For tests of bookkeeping."""
+
+    name = "counter"
+    observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+
+    def observe(self, clock, cue):
+        return clock.astype(jnp.float32)[None]
+
+    def step(self, key, state, action):
+        clock = state[0] + 1
+        return (clock, state[1]), Transition(obs=self.observe(clock, state[1]), reward=clock.astype(jnp.float32))

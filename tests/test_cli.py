@@ -1,0 +1,148 @@
+"""The command line as a user meets it: exit codes, sentences, files."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from proximo import __version__
+
+COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
+SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "ppo.minibatch_size=32"]
+SMALL += ["--set", "ppo.epochs_per_update=2", "--set", "eval.episodes=2", "--set", "eval.frequency=0", "--no-preset"]
+
+
+def proximo(*args, cwd=None):
+    return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "run"
+    done = proximo(
+        "train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL, cwd=path.parent
+    )
+    return done, path
+
+
+def test_train(run):
+    done, path = run
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"64 / 640 steps   return \S+   [\d,]+ steps/s   \d+ s left", done.stdout)
+    assert "The budget is used up" in done.stdout
+    assert "evaluation" in done.stdout
+    assert json.loads((path / "result.json").read_text())["seed"] == 3
+
+
+def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
+    """A second process, from the configuration that the first one wrote."""
+    _, path = run
+    again = proximo("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+    def timeless(folder):
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+    assert timeless(tmp_path / "again") == timeless(path)
+
+
+def test_verbose_block(tmp_path):
+    done = proximo("train", "gymnax/CartPole-v1", "--steps", "64", "--out", tmp_path / "run", "--verbose", *SMALL)
+    assert done.returncode == 0, done.stderr
+    block = done.stdout[done.stdout.index("=====") : done.stdout.rindex("=====")]
+    titles = [line for line in block.splitlines() if line.isupper()]
+    assert titles == ["ROLLOUT STATISTICS", "RECENT 100 EPISODES", "TRAINER STATISTICS"]
+    names = re.findall(r"^  (\w+):", block, re.MULTILINE)
+    assert names == [
+        *(
+            "mean_ep_len",
+            "mean_ep_return",
+            "mean_reward",
+            "mean_clipped_ratio",
+            "approx_kl",
+            "rollout_len",
+            "time_elapsed",
+        ),
+        *("mean_ep_len", "mean_ep_return", "success_rate"),
+        *("episodes_count", "timesteps_count", "rollouts_count", "total_timesteps", "clip_range"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["train"], "Say what to train on"),
+        (["train", "gymnax/CartPol-v1"], "did you mean gymnax/CartPole-v1"),
+        (["train", "CartPole"], "did you mean gymnax/CartPole-v1"),
+        (["train", "gymnax/CartPole-v1", "--steps", "many"], "must be a whole number, not 'many'"),
+        (["train", "gymnax/CartPole-v1", "--seed", "-1"], "seed must be at least 0"),
+        (["train", "gymnax/CartPole-v1", "--set", "ppo.clip_range=0.1"], "Proximo calls it ppo.clip_epsilon"),
+        (["train", "gymnax/CartPole-v1", "--set", "ppo.gama=0.1"], "did you mean ppo.gamma"),
+        (["train", "gymnax/CartPole-v1", "--no-preset", "--set", "ppo.minibatch_size=100"], "does not divide the 1024"),
+        (["train", "gymnax/CartPole-v1", "--config", "nowhere.yaml"], "Cannot read the configuration nowhere.yaml"),
+        (["train", "gymnax/CartPole-v1", "--quiet", "--verbose"], "exclude each other"),
+        (["envs", "nothing-like-it"], "No installed environment"),
+        (["settings", "nothing-like-it"], "No setting mentions"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
+    done = proximo(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir()), "a mistake must leave no run behind"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupts_save_and_exit(number, code, tmp_path):
+    path = tmp_path / "run"
+    args = ["train", "gymnax/CartPole-v1", "--steps", "1_000_000_000", "--out", str(path), *SMALL]
+    process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (path / "metrics.jsonl").exists() or not (path / "metrics.jsonl").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "Interrupted" in output
+    assert "Traceback" not in errors
+    assert json.loads((path / "result.json").read_text())["stop_reason"] == "interrupted"
+    assert (path / "models" / "final_actor.safetensors").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = proximo("train", "gymnax/CartPole-v1", "--out", tmp_path / "file" / "run", *SMALL)
+    assert done.returncode == 2
+    assert "Cannot write the run to" in done.stderr
+
+
+def test_envs():
+    done = proximo("envs", "pole")
+    assert done.returncode == 0
+    assert "gymnax/CartPole-v1" in done.stdout
+    assert "gymnax/Acrobot-v1" not in done.stdout
+    assert "gymnax/Acrobot-v1" in proximo("envs").stdout
+
+
+def test_settings():
+    done = proximo("settings", "clip")
+    assert done.returncode == 0
+    assert "ppo.clip_epsilon" in done.stdout
+    assert "0.2" in done.stdout
+
+
+def test_version_and_help():
+    assert proximo("--version").stdout.strip() == f"proximo {__version__}"
+    assert "train" in proximo("--help").stdout
+    shown = proximo("train", "--help").stdout
+    for word in ("--steps", "--seed", "--out", "--config", "--set", "--quiet", "--verbose", "Examples"):
+        assert word in shown

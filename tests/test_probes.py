@@ -1,0 +1,108 @@
+"""PPO on environments whose answers are known."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probes
+from proximo import PPOTrainer
+
+FAST = dict(
+    num_envs=16,
+    rollout_length=16,
+    minibatch_size=64,
+    epochs_per_update=4,
+    learning_rate=3e-3,
+    learning_rate_schedule="linear",
+    gamma=0.9,
+    hidden_sizes=[32],
+    eval_frequency=0,
+    total_timesteps=25_000,
+)
+
+
+def trained(probe, tmp_path, **settings):
+    trainer = PPOTrainer(env=probe, out=tmp_path / "run", **(FAST | settings))
+    trainer.train()
+    return trainer.agent
+
+
+def test_value_of_a_single_state(tmp_path):
+    assert trained(probes.OneStep(), tmp_path).value(np.zeros(1)) == pytest.approx(1, abs=0.02)
+
+
+def test_critic_reads_its_input(tmp_path):
+    agent = trained(probes.CuedValue(), tmp_path)
+    assert agent.value(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([1, -1]), abs=0.1)
+
+
+def test_delayed_reward_is_discounted(tmp_path):
+    agent = trained(probes.Delayed(), tmp_path)
+    assert agent.value(np.array([[0.0], [1.0]])) == pytest.approx(np.array([0.9, 1]), abs=0.05)
+
+
+def test_policy_reads_its_input(tmp_path):
+    agent = trained(probes.MatchTheCue(), tmp_path)
+    assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [1, 0]
+
+
+def test_truncation_is_not_an_end(tmp_path):
+    """r / (1 - gamma) = 1 / 0.1."""
+    agent = trained(probes.TruncatedForever(), tmp_path, total_timesteps=150_000)
+    assert agent.value(np.zeros(1)) == pytest.approx(10, abs=0.5)
+
+
+def test_a_cut_episode_is_worth_what_its_true_last_observation_is(tmp_path):
+    agent = trained(probes.FinalObservation(), tmp_path)
+    assert agent.value(np.array([[-1.0], [1.0]])) == pytest.approx(np.array([1, 0]), abs=0.1)
+
+
+def test_forbidden_actions_are_never_taken(tmp_path):
+    probe = probes.Masked()
+    trainer = PPOTrainer(env=probe, out=tmp_path / "run", **FAST)
+    worst = []
+    trainer.train(callback=lambda metrics: worst.append(metrics["step_metrics"]["rollout/reward_mean"]))
+    assert min(worst) >= 0
+    assert trainer.agent.act(np.zeros(1), action_mask=np.array(probe.mask)) == 1
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian"])
+def test_continuous_actions_reach_their_targets(distribution, tmp_path):
+    agent = trained(
+        probes.Aim(), tmp_path, continuous=distribution, entropy_coef=0, initial_std=0.5, total_timesteps=60_000
+    )
+    assert agent.act(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([[3.0], [-1.0]]), abs=0.35)
+
+
+@pytest.mark.parametrize("probe", [probes.MultiDiscreteSwitches, probes.BinarySwitches])
+def test_every_component_of_an_action_is_learnt(probe, tmp_path):
+    agent = trained(probe(), tmp_path)
+    assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizers": "separate", "critic_learning_rate": 1e-2},
+        {"normalize_observations": True, "normalize_rewards": True},
+        {"learning_rate_schedule": "adaptive", "clip_value": 0.2, "normalize_advantages": "batch"},
+        {
+            "target_kl": 0.05,
+            "clip_epsilon_schedule": "cosine",
+            "entropy_coef_schedule": "linear",
+            "max_grad_norm": None,
+        },
+    ],
+    ids=["separate", "normalized", "adaptive", "target-kl"],
+)
+def test_every_variant_learns(settings, tmp_path):
+    agent = trained(probes.MatchTheCue(), tmp_path, **settings)
+    assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [1, 0]
+
+
+def test_probe_rewards_are_what_they_say():
+    """The probes themselves, so that a passing test above means something."""
+    state = (jnp.int32(0), jnp.float32(1))
+    assert probes.MatchTheCue().step(None, state, jnp.int32(1))[1].reward == 1
+    assert probes.MatchTheCue().step(None, state, jnp.int32(0))[1].reward == 0
+    assert probes.Aim().step(None, state, jnp.array([2.0]))[1].reward == -1

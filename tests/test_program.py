@@ -1,0 +1,94 @@
+"""The compiled program: the same bits however it is cut, and compiled once."""
+
+import jax
+import numpy as np
+import pytest
+
+from proximo import settings
+from proximo.envs import make
+from proximo.envs.compiled.lanes import Lanes
+from proximo.policy.policy import Policy
+from proximo.train.program import CompiledProgram
+
+SMALL = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16])
+
+
+def program(env_id="gymnax/CartPole-v1", **keywords):
+    config = settings.build(settings.from_keywords(SMALL | keywords | {"id": env_id}))
+    env = Lanes(make(env_id), config.env.num_envs)
+    policy = Policy(env.spec.observation_space, env.spec.action_space, config.network, config.normalize)
+    return CompiledProgram(env, policy, config)
+
+
+def bits(tree):
+    """Every leaf as bytes."""
+    leaves = [
+        jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in jax.tree.leaves(tree)
+    ]
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+def run_in(chunks, one):
+    state, reports = one.init(), []
+    for size in chunks:
+        state, some = one.run(state, size)
+        reports += some
+    return state, reports
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    return program(normalize_observations=True, normalize_rewards=True)
+
+
+def test_chunks_of_any_size_give_the_same_bits(cartpole):
+    whole = run_in([12], cartpole)
+    for chunks in ([1] * 12, [5, 7], [11, 1], [4, 4, 4]):
+        assert bits(run_in(chunks, cartpole)) == bits(whole)
+
+
+def test_nothing_is_compiled_after_the_first_chunk(cartpole):
+    compilations = []
+
+    def listen(event, duration, **_):
+        if "backend_compile" in event:
+            compilations.append(event)
+
+    state, _ = run_in([1], cartpole)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for size in (1, 3, 7):
+            state, _ = cartpole.run(state, size)
+        assert not compilations
+        jax.jit(lambda x: x * 3.25 + 1)(np.float32(1)).block_until_ready()
+        assert compilations, "the listener must notice a compilation for this test to say anything"
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_running_leaves_the_state_it_started_from_intact(cartpole):
+    """Replaying a chunk depends on it."""
+    start = cartpole.init()
+    before = bits(start)
+    cartpole.run(start, 3)
+    assert bits(start) == before
+
+
+def test_seeds_change_everything_and_the_same_seed_changes_nothing():
+    first, again, other = (run_in([2], program(seed=seed))[0] for seed in (3, 3, 4))
+    assert bits(first) == bits(again)
+    assert bits(first.train.params) != bits(other.train.params)
+    assert bits(first.collect.obs) != bits(other.collect.obs)
+
+
+def test_episode_bookkeeping(cartpole):
+    """CartPole pays 1 a step: every finished episode's return is its length, and lengths fill the lanes."""
+    state, reports = run_in([30], cartpole)
+    lengths = np.concatenate([report.episodes.length for report in reports])
+    returned = np.concatenate([report.episodes.returned for report in reports])
+    ended = lengths > 0
+    assert ended.any()
+    np.testing.assert_array_equal(returned[ended], lengths[ended])
+    assert (lengths.sum(axis=0) + np.asarray(state.collect.length)).tolist() == [30 * 16] * 4
+    assert sum(int(report.num_valid) for report in reports) == 30 * 16 * 4

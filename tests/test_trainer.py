@@ -1,0 +1,266 @@
+"""PPOTrainer: the run directory, stopping, callbacks, failures."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+import probes
+from proximo import PPOAgent, PPOTrainer, settings
+from proximo.envs.api import Transition
+from proximo.errors import TrainingError, UserError
+from proximo.train.trainer import resolve
+
+SMALL = dict(
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    epochs_per_update=2,
+    hidden_sizes=[16],
+    total_timesteps=64 * 10,
+    eval_frequency=4,
+    eval_episodes=3,
+)
+
+
+def trainer(path, env="gymnax/CartPole-v1", **keywords):
+    return PPOTrainer(env=env, preset=False, out=path, **(SMALL | keywords))
+
+
+def rows(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(path):
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    one = trainer(path, seed=5)
+    return one, one.train(), path
+
+
+def test_run_directory(finished):
+    one, result, path = finished
+    assert sorted(file.name for file in path.iterdir()) == [
+        "config.yaml",
+        "metrics.jsonl",
+        "models",
+        "plots",
+        "result.json",
+    ]
+    assert json.loads((path / "result.json").read_text()) == result
+    assert settings.build(settings.from_file(path / "config.yaml")) == one.config
+    assert yaml.safe_load((path / "config.yaml").read_text())["seed"] == 5
+    assert (path / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_result(finished):
+    _, result, _ = finished
+    assert result["env"] == "gymnax/CartPole-v1"
+    assert (result["seed"], result["total_steps"], result["updates"]) == (5, 640, 10)
+    assert result["stop_reason"] == "budget"
+    assert result["converged"] is False
+    assert result["final_eval"].keys() == {
+        "episodes",
+        "return_mean",
+        "return_std",
+        "return_min",
+        "return_max",
+        "length_mean",
+    }
+    assert result["final_eval"]["episodes"] == 3
+    assert result["wall_seconds"] > 0
+    assert "jax" in result["versions"]
+
+
+def test_metrics_rows(finished):
+    _, result, path = finished
+    table = rows(path)
+    assert [row["update"] for row in table] == list(range(1, 11))
+    assert [row["step"] for row in table] == list(range(64, 641, 64))
+    assert table[-1]["episode"] == sum(row["rollout/episodes"] for row in table) == result["episodes"]
+    assert [row["update"] for row in table if "eval/return_mean" in row] == [4, 8]
+    expected = {
+        *("loss/objective", "loss/critic", "loss/entropy", "loss/total"),
+        *("ppo/approx_kl", "ppo/clip_fraction", "ppo/explained_variance", "ppo/gradient_norm", "ppo/learning_rate"),
+    }
+    assert expected <= table[0].keys()
+    for row in table:
+        parts = -row["loss/objective"] + 0.5 * row["loss/critic"] - 0.01 * row["loss/entropy"]
+        assert row["loss/total"] == pytest.approx(parts, rel=1e-4, abs=1e-5)
+
+
+def test_models_are_the_trained_policy(finished):
+    one, _, path = finished
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    actor = PPOAgent.load(path / "models" / "final_actor.safetensors")
+    critic = PPOAgent.load(path / "models" / "final_critic.safetensors")
+    np.testing.assert_array_equal(actor.act(obs), one.agent.act(obs))
+    np.testing.assert_array_equal(critic.value(obs), one.agent.value(obs))
+    assert not np.array_equal(one.agent.value(obs), trainer(path / "x", seed=5).agent.value(obs))
+
+
+def test_the_written_configuration_reproduces_the_run(finished, tmp_path):
+    _, _, path = finished
+    PPOTrainer(config=path / "config.yaml", out=tmp_path / "again").train()
+    assert timeless(tmp_path / "again") == timeless(path)
+
+
+def test_evaluation_in_python(finished):
+    one, _, _ = finished
+    played = one.evaluate(num_episodes=7)
+    assert played.keys() == {"avg_reward", "std_reward", "min_reward", "max_reward", "avg_length"}
+    assert played["min_reward"] <= played["avg_reward"] <= played["max_reward"]
+    assert played["avg_length"] == played["avg_reward"]  # CartPole pays 1 a step
+    with pytest.raises(UserError, match="at least 1 episode, not 0"):
+        one.evaluate(num_episodes=0)
+
+
+def test_stops_at_the_very_update_that_converges(tmp_path):
+    """One reward per one-step episode: the window of 40 is full after update 1 (64 episodes), patience 100 more
+    windows later, in update 3 (41 + 99 = 139 windows need 40 + 99 = 139 episodes; 2 updates have 128)."""
+    one = trainer(
+        tmp_path / "run",
+        env=probes.OneStep(),
+        target_reward=1.0,
+        convergence_window=40,
+        early_stopping_patience=100,
+        eval_frequency=0,
+    )
+    result = one.train()
+    assert result["stop_reason"] == "converged"
+    assert result["converged"] is True
+    assert result["updates"] == len(rows(tmp_path / "run")) == 3
+    # The kept policy is that of update 3, not of the end of the chunk it was found in.
+    alone = trainer(tmp_path / "alone", env=probes.OneStep(), total_timesteps=3 * 64, eval_frequency=0)
+    alone.train()
+    for kept, wanted in zip(jax.tree.leaves(one.agent.params), jax.tree.leaves(alone.agent.params), strict=True):
+        np.testing.assert_array_equal(kept, wanted)
+
+
+def test_budgets_of_episodes_and_seconds(tmp_path):
+    result = trainer(tmp_path / "a", env=probes.OneStep(), max_episodes=100, eval_frequency=0).train()
+    assert (result["episodes"], result["stop_reason"]) == (128, "budget")
+    result = trainer(tmp_path / "b", env=probes.OneStep(), max_seconds=0.5, total_timesteps=10**9).train()
+    assert result["stop_reason"] == "budget"
+    assert result["wall_seconds"] < 60
+
+
+def test_callbacks_see_every_update_and_can_stop(tmp_path):
+    seen = []
+
+    class Watcher:
+        def log_training_step(self, metrics):
+            seen.append(
+                (metrics["update"], metrics["episode"], metrics["step_metrics"]["avg_reward"], metrics["eval_metrics"])
+            )
+            return metrics["update"] < 6
+
+    calls = []
+    result = trainer(tmp_path / "run").train(callback=[Watcher(), lambda metrics: calls.append(metrics["step"])])
+    assert [update for update, *_ in seen] == [1, 2, 3, 4, 5, 6]
+    assert calls == [64, 128, 192, 256, 320, 384]
+    assert [update for update, *_, evaluated in seen if evaluated] == [4]
+    assert seen[3][3]["episodes"] == 3
+    assert (result["stop_reason"], result["updates"]) == ("callback", 6)
+    with pytest.raises(UserError, match="int has neither"):
+        trainer(tmp_path / "other").train(callback=3)
+
+
+def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
+    def broken(metrics):
+        if metrics["update"] == 3:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        trainer(tmp_path / "run").train(callback=broken)
+    assert len(rows(tmp_path / "run")) == 3
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
+    assert PPOAgent.load(tmp_path / "run" / "models" / "final_actor.safetensors").act(np.zeros(4)) in (0, 1)
+
+
+class Poisoned(probes.Counter):
+    """Emits NaN as its reward from the 40th step of an episode on."""
+
+    def step(self, key, state, action):
+        clock = state[0] + 1
+        return (clock, state[1]), Transition(
+            obs=self.observe(clock, state[1]), reward=jnp.where(clock < 40, 1.0, jnp.nan)
+        )
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
+    one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0)
+    with pytest.raises(TrainingError, match=r"Update 3 gave loss/\w+ = nan, so training stopped"):
+        one.train()
+    assert len(rows(tmp_path / "run")) == 2
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["stop_reason"], result["updates"]) == ("failed", 2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_cleanly(number, tmp_path):
+    one = trainer(tmp_path / "run", total_timesteps=10**9, eval_frequency=0)
+
+    def send():
+        while not (tmp_path / "run" / "metrics.jsonl").exists() or not rows(tmp_path / "run"):
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    threading.Thread(target=send, daemon=True).start()
+    result = one.train()
+    assert result["stop_reason"] == "interrupted"
+    assert one.interrupted_by == number
+    assert result["updates"] == len(rows(tmp_path / "run")) > 0
+    assert result["final_eval"] is None
+    assert PPOAgent.load(tmp_path / "run" / "models" / "final_actor.safetensors")
+    assert signal.getsignal(number) is before
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(UserError, match="already holds something"):
+        trainer(tmp_path).train()
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_agent_can_be_handed_in(tmp_path):
+    first = trainer(tmp_path / "a", normalize_observations=True)
+    first.train()
+    second = trainer(tmp_path / "b", agent=first.agent)
+    assert second.config.normalize.observations
+    assert second.agent is first.agent
+    second.train()
+    with pytest.raises(UserError, match="agent's observation_space"):
+        trainer(tmp_path / "c", env="gymnax/Acrobot-v1", agent=first.agent)
+
+
+def test_precedence(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("ppo: {gamma: 0.5, gae_lambda: 0.6}")
+    tuned = resolve("gymnax/CartPole-v1", None, True, {})
+    assert tuned.ppo.gamma != settings.build().ppo.gamma, "the preset must set gamma for this test to say anything"
+    assert resolve("gymnax/CartPole-v1", None, False, {}).ppo.gamma == settings.build().ppo.gamma
+    layered = resolve("gymnax/CartPole-v1", file, True, {"gamma": 0.4})
+    assert (layered.ppo.gamma, layered.ppo.gae_lambda) == (0.4, 0.6)
+    assert layered.ppo.learning_rate == tuned.ppo.learning_rate
+    assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {}).env.id == "gymnax/Acrobot-v1"
+
+
+def test_wrong_environments_are_refused():
+    with pytest.raises(UserError, match="not object"):
+        PPOTrainer(env=object())
+    with pytest.raises(UserError, match=r"Proximo calls it ppo\.clip_epsilon"):
+        PPOTrainer(env="gymnax/CartPole-v1", clip_range=0.2)

@@ -1,0 +1,334 @@
+"""One update on a rollout of four steps and two lanes, with known answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.policy.normalize import update_stats
+from proximo.policy.policy import Policy
+from proximo.ppo import update as module
+from proximo.ppo.loss import explained_variance
+from proximo.ppo.rollout import Rollout
+from proximo.ppo.update import Rates, TrainState, clip_gradients, current_rates, initial_train_state
+from proximo.settings import build, from_keywords
+
+T, L, N = 4, 2, 8
+POLICY = Policy(
+    spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,)), NormalizeConfig(observations=True)
+)
+training_samples = jax.jit(module.training_samples, static_argnums=(3, 4))
+optimize = jax.jit(module.optimize, static_argnums=(3, 4))
+update = jax.jit(module.update, static_argnums=(3, 4))
+final_values = jax.jit(module.final_values, static_argnums=3)
+
+
+def config_with(**keywords):
+    small = {"num_envs": L, "rollout_length": T, "minibatch_size": 2, "epochs_per_update": 3, "total_timesteps": 10 * N}
+    plain = {"normalize_advantages": "none", "normalize_observations": True}
+    return build(from_keywords(small | plain | keywords))
+
+
+PLAIN = config_with()
+
+
+def numbers(*shape, seed):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def state():
+    """Before the first update, with statistics of ten observations seen."""
+    state = jax.jit(initial_train_state, static_argnums=(0, 1))(POLICY, PLAIN)
+    # A head as large as its inputs, so that actions are not all but equally likely.
+    state.params["actor"]["Dense_1"]["kernel"] *= 100
+    return state.replace(obs_stats=update_stats(state.obs_stats, EARLIER, jnp.ones(10, bool)))
+
+
+EARLIER = 2 + 3 * numbers(10, 2, seed=1)
+ROLLOUT = Rollout(
+    obs=numbers(T, L, 2, seed=2),
+    action_mask=None,
+    action=jnp.array([[0, 1], [2, 0], [1, 2], [0, 0]], jnp.int32),
+    reward=numbers(T, L, seed=3),
+    terminated=jnp.array([[0, 0], [1, 0], [0, 0], [0, 0]], bool),
+    truncated=jnp.array([[0, 0], [0, 0], [0, 1], [0, 0]], bool),
+    valid=jnp.ones((T, L), bool),
+    final_obs=numbers(T, L, 2, seed=4),
+    last_obs=numbers(L, 2, seed=5),
+    carry=POLICY.initial_carry(L),
+)
+
+
+@pytest.fixture(scope="module")
+def samples(state):
+    return training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, PLAIN)[0]
+
+
+def value_of(state, obs):
+    return np.asarray(POLICY.value(state.params, state.obs_stats, (), obs)[1])
+
+
+def rates(learning, clip=0.2, entropy=0.0):
+    return Rates(jnp.float32(learning), jnp.float32(clip), jnp.float32(entropy))
+
+
+def step_size(before, after, part):
+    """How far the parameters of the actor or of the critic have moved."""
+    moves = jax.tree.map(lambda a, b: np.sum(np.square(np.asarray(b) - np.asarray(a))), before[part], after[part])
+    return np.sqrt(sum(jax.tree.leaves(moves)))
+
+
+def equal(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+# From a rollout to samples
+
+
+def test_samples_are_steps_and_lanes_flattened(state, samples):
+    np.testing.assert_array_equal(samples.obs[2 * L + 1], ROLLOUT.obs[2, 1])
+    assert samples.action[2 * L + 1] == ROLLOUT.action[2, 1]
+    np.testing.assert_allclose(samples.value[2 * L + 1], value_of(state, ROLLOUT.obs[2])[1], rtol=1e-5)
+
+
+def test_log_probabilities_are_those_of_the_policy_that_acted(state, samples):
+    # The same network on other statistics would not agree.
+    _, outputs = POLICY.act(state.params, state.obs_stats, (), samples.obs)
+    log_probs = np.asarray(jax.nn.log_softmax(outputs))
+    np.testing.assert_allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
+    _, outputs = POLICY.act(state.params, POLICY.initial_stats(), (), samples.obs)
+    log_probs = np.asarray(jax.nn.log_softmax(outputs))
+    assert not np.allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
+
+
+def test_values_bootstrap_from_what_each_step_led_to(state):
+    # With lambda = 0 the target is r + gamma V(what followed): nothing after the termination, the final
+    # observation after the truncation, `last_obs` after the cut, and otherwise the next observation.
+    config = config_with(gae_lambda=0, gamma=0.5)
+    target = training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, config)[0].target.reshape(T, L)
+    following = np.stack([*(value_of(state, ROLLOUT.obs[t]) for t in (1, 2, 3)), value_of(state, ROLLOUT.last_obs)])
+    following[1, 0] = 0
+    following[2, 1] = value_of(state, ROLLOUT.final_obs[2])[1]
+    np.testing.assert_allclose(target, np.asarray(ROLLOUT.reward) + 0.5 * following, rtol=1e-5, atol=1e-6)
+
+
+def test_final_values_are_of_steps_with_a_truncation(state):
+    result = final_values(state.params, state.obs_stats, ROLLOUT, POLICY)
+    np.testing.assert_allclose(result[2], value_of(state, ROLLOUT.final_obs[2]), rtol=1e-5)
+    assert result[2].all()
+    assert not result[jnp.array([0, 1, 3])].any()
+
+
+def test_advantages_of_the_batch_are_standardised_where_asked(state, samples):
+    # One invalid step with a reward beyond all measure: it takes no part.
+    valid, reward = ROLLOUT.valid.at[3, 1].set(False), ROLLOUT.reward.at[3, 1].set(1e6)
+    rollout = ROLLOUT.replace(valid=valid, terminated=ROLLOUT.terminated.at[2, 1].set(True))
+    batch, _ = training_samples(state, rollout, reward, POLICY, config_with(normalize_advantages="batch"))
+    kept = np.asarray(batch.advantage)[np.asarray(batch.valid)]
+    assert len(kept) == 7
+    assert kept.mean() == pytest.approx(0, abs=1e-6)
+    assert kept.std() == pytest.approx(1, rel=1e-5)
+    # Otherwise they stay: the target is the advantage and the value.
+    np.testing.assert_allclose(samples.advantage + samples.value, samples.target, rtol=1e-5)
+
+
+def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums():
+    # From 4 with gamma 1/2, as in test_normalize: sums 3, 3.5 and the end, 3, 5.5.
+    config = config_with(normalize_rewards=True, gamma=0.5, num_envs=1)
+    lane = lambda *values: jnp.array(values)[:, None]  # noqa: E731
+    rollout = ROLLOUT.replace(
+        reward=lane(1.0, 2.0, 3.0, 4.0),
+        terminated=lane(False, True, False, False),
+        truncated=lane(False, False, False, False),
+        valid=lane(True, True, True, True),
+    )
+    fresh = TrainState(None, None, None, module.initial_stats(()), None, None, jnp.int32(0))
+    reward, stats, discounted = module.normalized_rewards(fresh, rollout, jnp.array([4.0]), config)
+    np.testing.assert_allclose(reward[:, 0], np.array([1, 2, 3, 4]) / np.std([3, 3.5, 3, 5.5]), rtol=1e-5)
+    assert stats.count == 4
+    assert discounted.tolist() == [5.5]
+
+
+# Epochs and minibatches
+
+
+def test_every_epoch_visits_every_sample_once(state, samples):
+    # While nothing moves, the objective of a minibatch is its mean advantage, so that the mean of those of
+    # 1, 2, 4, ... 128 is 255 / 8: no other eight of these numbers add up to 255.
+    samples = samples.replace(advantage=jnp.array([1.0, 2, 4, 8, 16, 32, 64, 128]))
+    params, _, metrics = optimize(state, samples, rates(0), POLICY, PLAIN)
+    assert metrics["loss/objective"] == pytest.approx(255 / 8, rel=1e-5)
+    assert metrics["loss/critic"] == pytest.approx(
+        np.square(np.asarray(samples.value - samples.target)).mean(), rel=1e-5
+    )
+    assert metrics["ppo/epochs"] == 3
+    assert equal(params, state.params)
+
+
+def test_the_order_differs_between_updates_and_not_between_runs(state, samples):
+    first, again, later = (
+        optimize(state.replace(update=jnp.int32(number)), samples, rates(0.01), POLICY, PLAIN)[0]
+        for number in (0, 0, 1)
+    )
+    assert equal(first, again)
+    assert not equal(first, later)
+
+
+def test_learning_lowers_the_loss(state, samples):
+    loss = lambda params: optimize(state.replace(params=params), samples, rates(0), POLICY, PLAIN)[2]  # noqa: E731
+    params, _, _ = optimize(state, samples, rates(0.01), POLICY, PLAIN)
+    before, after = loss(state.params), loss(params)
+    assert after["loss/critic"] < before["loss/critic"]
+    assert after["loss/objective"] > before["loss/objective"]
+
+
+def test_a_large_kl_ends_the_update(state, samples):
+    config = config_with(target_kl=1e-4)
+    _, _, calm = optimize(state, samples, rates(0), POLICY, config)
+    assert calm["ppo/epochs"] == 3
+    _, _, wild = optimize(state, samples, rates(0.1), POLICY, config)
+    assert wild["ppo/epochs"] == 1
+    assert wild["ppo/last_epoch_kl"] > 1e-4
+    assert wild["ppo/approx_kl"] == wild["ppo/last_epoch_kl"]
+
+
+def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
+    # Standardised in each minibatch, their scale and offset do not matter, and their mean is zero.
+    config = config_with(normalize_advantages="minibatch", minibatch_size=4)
+    other = samples.replace(advantage=10 * samples.advantage + 5)
+    _, _, metrics = optimize(state, samples, rates(0), POLICY, config)
+    assert metrics["loss/objective"] == pytest.approx(0, abs=1e-5)
+    one, two = (optimize(state, each, rates(0.01), POLICY, config)[0] for each in (samples, other))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, two)
+    one, two = (optimize(state, each, rates(0.01), POLICY, PLAIN)[0] for each in (samples, other))
+    assert step_size(one, two, "actor") > 1e-3
+
+
+# Gradients and rates
+
+
+def test_gradients_are_clipped_together_or_apart():
+    # Norms 5 and 50, together sqrt(25 + 2500).
+    gradients, norm = {"actor": jnp.array([3.0, 4.0]), "critic": jnp.array([30.0, 40.0])}, np.sqrt(2525)
+    shared, shared_norm = clip_gradients(gradients, config_with(optimizers="shared", max_grad_norm=1.0))
+    np.testing.assert_allclose(shared["actor"], np.array([3, 4]) / norm, rtol=1e-5)
+    np.testing.assert_allclose(shared["critic"], np.array([30, 40]) / norm, rtol=1e-5)
+    apart, apart_norm = clip_gradients(gradients, config_with(optimizers="separate", max_grad_norm=1.0))
+    np.testing.assert_allclose(apart["actor"], [0.6, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(apart["critic"], [0.6, 0.8], rtol=1e-5)
+    assert shared_norm == pytest.approx(norm, rel=1e-5)
+    assert apart_norm == pytest.approx(norm, rel=1e-5)
+
+
+def test_separate_optimizers_have_their_own_rate_and_norm(state, samples):
+    # With an epsilon far above the gradients, Adam's first direction is the gradient / epsilon. Clipped to a norm
+    # of 0.001 each, the actor moves by rate * 0.001 / 1000 = 1 and the critic by ten times that.
+    config = config_with(
+        optimizers="separate",
+        learning_rate=0.001,
+        critic_learning_rate=0.01,
+        max_grad_norm=0.001,
+        adam_epsilon=1000.0,
+        epochs_per_update=1,
+        minibatch_size=N,
+    )
+    params, _, metrics = optimize(state, samples, rates(1e6), POLICY, config)
+    assert step_size(state.params, params, "actor") == pytest.approx(1, rel=1e-3)
+    assert step_size(state.params, params, "critic") == pytest.approx(10, rel=1e-3)
+    assert metrics["ppo/gradient_norm"] > 0.01
+
+
+@pytest.mark.parametrize(("number", "share"), [(0, 1.0), (5, 0.5), (10, 0.0), (12, 0.0)])
+def test_schedules_end_with_training(number, share):
+    # Ten updates; learning rate 0.3 to 0.1, clip 0.2 to 0.1, entropy weight 0.02 to 0.
+    config = config_with(
+        learning_rate=0.3,
+        learning_rate_end=0.1,
+        learning_rate_schedule="linear",
+        clip_epsilon=0.2,
+        clip_epsilon_end=0.1,
+        clip_epsilon_schedule="linear",
+        entropy_coef=0.02,
+        entropy_coef_schedule="linear",
+    )
+    state = TrainState(None, None, None, None, jnp.float32(77), None, jnp.int32(number))
+    now = current_rates(state, config)
+    assert now.learning == pytest.approx(0.1 + 0.2 * share, rel=1e-5)
+    assert now.clip == pytest.approx(0.1 + 0.1 * share, rel=1e-5)
+    assert now.entropy == pytest.approx(0.02 * share, abs=1e-7)
+
+
+def test_an_adaptive_rate_is_the_one_of_the_state():
+    state = TrainState(None, None, None, None, jnp.float32(0.007), None, jnp.int32(3))
+    assert current_rates(state, config_with(learning_rate_schedule="adaptive")).learning == jnp.float32(0.007)
+
+
+# The whole update
+
+
+@pytest.fixture(scope="module")
+def updated(state):
+    """After one update that all but stands still, for its rate of a millionth."""
+    config = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
+    start = state.replace(learning_rate=jnp.float32(1e-6), reward_stats=module.initial_stats(()))
+    return update(start, ROLLOUT, jnp.zeros(L), POLICY, config)
+
+
+def test_observation_statistics_are_merged_after_the_update(state, updated):
+    after, _, _, metrics = updated
+    everything = np.concatenate([EARLIER, np.asarray(ROLLOUT.obs).reshape(N, 2)])
+    assert after.obs_stats.count == 18
+    np.testing.assert_allclose(after.obs_stats.mean, everything.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(after.obs_stats.var, everything.var(0), rtol=1e-5)
+    # And not before: the entropy is that of the old statistics.
+    entropies = []
+    for stats in (state.obs_stats, after.obs_stats):
+        _, outputs = POLICY.act(state.params, stats, (), ROLLOUT.obs.reshape(N, 2))
+        entropies.append(np.asarray(POLICY.distribution.entropy(outputs)).mean())
+    assert metrics["loss/entropy"] == pytest.approx(entropies[0], rel=1e-4)
+    assert metrics["loss/entropy"] != pytest.approx(entropies[1], rel=1e-2)
+    assert metrics["ppo/clip_fraction"] == 0
+    assert metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-8)
+
+
+def test_reward_statistics_and_sums_are_carried_on(updated):
+    after, discounted, _, _ = updated
+    # Lane 0 began anew at step 2, lane 1 at step 3.
+    reward = np.asarray(ROLLOUT.reward)
+    np.testing.assert_allclose(discounted, [reward[3, 0] + 0.5 * reward[2, 0], reward[3, 1]], rtol=1e-5)
+    assert after.reward_stats.count == N
+
+
+def test_an_update_counts_itself_and_keeps_the_keys(state, updated):
+    after, _, critic_carry, _ = updated
+    assert after.update == 1
+    assert all((a == b).all() for a, b in zip(jax.tree.leaves(after.keys), jax.tree.leaves(state.keys), strict=True))
+    assert critic_carry == ()
+
+
+def test_a_small_kl_raises_an_adaptive_rate_for_the_next_update(updated):
+    after, _, _, metrics = updated
+    assert metrics["ppo/learning_rate"] == pytest.approx(1e-6)
+    assert after.learning_rate == pytest.approx(1.5e-6)
+
+
+def test_explained_variance_is_of_the_values_before_the_update(state, samples):
+    after, _, _, metrics = update(state, ROLLOUT, jnp.zeros(L), POLICY, config_with(learning_rate=0.01))
+    assert not equal(after.params, state.params)
+    expected = explained_variance(samples.value, samples.target, samples.valid)
+    assert metrics["ppo/explained_variance"] == pytest.approx(float(expected), rel=1e-4)
+    assert after.learning_rate == state.learning_rate
+    assert after.reward_stats is None
+
+
+def test_initial_state_follows_the_settings(state):
+    assert state.update == 0
+    assert state.reward_stats is None
+    assert (
+        jax.eval_shape(lambda: initial_train_state(POLICY, config_with(normalize_rewards=True))).reward_stats.mean.shape
+        == ()
+    )
+    assert state.learning_rate == jnp.float32(PLAIN.ppo.learning_rate)
