@@ -8,6 +8,7 @@ from proximo import settings
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes
 from proximo.policy.policy import Policy
+from proximo.seeding import network_key
 from proximo.train.program import CompiledProgram
 
 SMALL = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16])
@@ -29,8 +30,12 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in leaves]
 
 
+def start(one):
+    return one.init(one.policy.init(network_key(one.config.seed)), one.policy.initial_stats())
+
+
 def run_in(chunks, one):
-    state, reports = one.init(), []
+    state, reports = start(one), []
     for size in chunks:
         state, some = one.run(state, size)
         reports += some
@@ -69,10 +74,10 @@ def test_nothing_is_compiled_after_the_first_chunk(cartpole):
 
 def test_running_leaves_the_state_it_started_from_intact(cartpole):
     """Replaying a chunk depends on it."""
-    start = cartpole.init()
-    before = bits(start)
-    cartpole.run(start, 3)
-    assert bits(start) == before
+    state = start(cartpole)
+    before = bits(state)
+    cartpole.run(state, 3)
+    assert bits(state) == before
 
 
 def test_seeds_change_everything_and_the_same_seed_changes_nothing():

@@ -79,7 +79,8 @@ class Evaluator:
         while (np.asarray(state.done) < self.quota).any():
             state = self._run(params, stats, state)
         counted = np.arange(self.quota.max())[None] < self.quota[:, None]
-        return Evaluation(np.asarray(state.returns)[counted], np.asarray(state.lengths)[counted])
+        returns, lengths = (np.asarray(part, np.float64)[counted] for part in (state.returns, state.lengths))
+        return Evaluation(returns, lengths)
 
     def _initial(self) -> EvalState:
         lanes, most = self.env.num_lanes, int(self.quota.max())

@@ -46,7 +46,7 @@ class PPOAgent:
     ):
         self.config = config or Config()
         self.policy = Policy(observation_space, action_space, self.config.network, self.config.normalize)
-        self.params = self.policy.init(network_key(self.config.seed)) if params is None else params
+        self.params = jax.jit(self.policy.init)(network_key(self.config.seed)) if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
         self._act = jax.jit(self._act_batch, static_argnames="deterministic")

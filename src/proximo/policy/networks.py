@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from proximo.config import NetworkConfig
 from proximo.policy.observation import Features
@@ -38,6 +40,26 @@ class Network(NamedTuple):
     apply: Callable[[Tree, Tree, Features], tuple[Tree, jax.Array]]
 
 
+def orthogonal(gain: float) -> Callable[..., jax.Array]:
+    """Orthonormal rows or columns, whichever fit, times `gain`; made on the host, because compiling JAX's own
+    takes four seconds of every start."""
+
+    def on_host(key: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        normal = np.random.Generator(np.random.Philox(key=np.asarray(key).astype(np.uint64)))
+        q, r = np.linalg.qr(normal.standard_normal((max(rows, columns), min(rows, columns))))
+        q *= np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices
+        return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        result = jax.ShapeDtypeStruct(shape, dtype)
+        return jax.pure_callback(
+            partial(on_host, shape=shape), result, jax.random.key_data(key), vmap_method="sequential"
+        )
+
+    return init
+
+
 class PatchConv(nn.Module):
     """A convolution as one matrix product over patches: on CPU, inside a compiled loop, XLA's own convolution
     and above all its gradient are slower by an order of magnitude (`python bench/convolution.py`)."""
@@ -54,7 +76,7 @@ class PatchConv(nn.Module):
             for row in range(self.size)
             for column in range(self.size)
         ]
-        dense = nn.Dense(self.width, kernel_init=nn.initializers.orthogonal(math.sqrt(2)))
+        dense = nn.Dense(self.width, kernel_init=orthogonal(math.sqrt(2)))
         return dense(jnp.concatenate(shifts, axis=-1))
 
 
@@ -91,8 +113,8 @@ class MLP(nn.Module):
         parts = [features.vector, *(SmallCNN(self.activation)(image) for image in features.images)]
         hidden = jnp.concatenate(parts, axis=-1) if features.images else features.vector
         for size in self.hidden_sizes:
-            hidden = self.activation(nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2)))(hidden))
-        output = nn.Dense(self.num_outputs, kernel_init=nn.initializers.orthogonal(self.head_gain))(hidden)
+            hidden = self.activation(nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(hidden))
+        output = nn.Dense(self.num_outputs, kernel_init=orthogonal(self.head_gain))(hidden)
         if self.num_log_std:
             log_std = self.param("log_std", nn.initializers.constant(self.log_std), (self.num_log_std,))
             wide = jnp.broadcast_to(log_std[None], (output.shape[0], self.num_log_std))

@@ -16,7 +16,7 @@ from proximo.ppo.advantages import advantages
 from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
 from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
 from proximo.ppo.rollout import Rollout, Samples, flatten_lanes
-from proximo.seeding import Keys, network_key, training_keys
+from proximo.seeding import Keys, training_keys
 
 Tree = Any
 
@@ -43,12 +43,12 @@ class Rates:
     entropy: jax.Array
 
 
-def initial_train_state(policy: Policy, config: Config) -> TrainState:
-    params = policy.init(network_key(config.seed))
+def initial_train_state(params: Tree, obs_stats: RunningStats | None, config: Config) -> TrainState:
+    """The state before the first update of a policy with `params` and `obs_stats`."""
     return TrainState(
         params=params,
         opt_state=adam_init(params),
-        obs_stats=policy.initial_stats(),
+        obs_stats=obs_stats,
         reward_stats=initial_stats(()) if config.normalize.rewards else None,
         learning_rate=jnp.float32(config.ppo.learning_rate),
         keys=training_keys(config.seed),

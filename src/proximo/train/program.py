@@ -14,10 +14,12 @@ from flax import struct
 from proximo.collect.compiled import CollectState, collect, initial_collect_state
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
+from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.rollout import Episodes
 from proximo.ppo.update import TrainState, initial_train_state, update
 
+Tree = Any
 MAX_CHUNK = 64
 MAX_CHUNK_EPISODES = 2**20
 
@@ -55,14 +57,14 @@ class CompiledProgram:
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
         self._run: Any = None
 
-    def init(self) -> ProgramState:
-        """The state before the first update."""
+    def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
+        """The state before the first update, from a policy's parameters and statistics."""
 
-        def initial() -> ProgramState:
-            train = initial_train_state(self.policy, self.config)
+        def initial(params: Tree, obs_stats: RunningStats | None) -> ProgramState:
+            train = initial_train_state(params, obs_stats, self.config)
             return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
 
-        return jax.jit(initial)()
+        return jax.jit(initial)(params, obs_stats)
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, so that the first chunk starts at once."""

@@ -76,7 +76,7 @@ class PPOTrainer:
         self.console.start(self.config, self.path)
         with Interrupt() as interrupt, self.console:
             history = History(self.config)
-            state = self._initial_state()
+            state = self.program.init(self.agent.params, self.agent.obs_stats)
             self.program.compile(state)
             history.start_training()
             try:
@@ -115,11 +115,6 @@ class PPOTrainer:
             "max_reward": summary["return_max"],
             "avg_length": summary["length_mean"],
         }
-
-    def _initial_state(self) -> ProgramState:
-        state = self.program.init()
-        learner = dataclasses.replace(state.train, params=self.agent.params, obs_stats=self.agent.obs_stats)
-        return dataclasses.replace(state, train=learner)
 
     def _adopt(self, state: ProgramState) -> None:
         self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats

@@ -11,13 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from gymnax import make as make_gymnax
-from gymnax import registered_envs
-from gymnax.environments.environment import Environment
-from gymnax.environments.spaces import gymnax_space_to_gym_space
 
 from proximo.envs.api import EnvSpec, Transition, Tree
+from proximo.envs.lazy import load_on_first_use
 from proximo.errors import UserError
+
+# gymnax imports these for pictures that nobody asked for yet; together they take longer to load than JAX.
+load_on_first_use("seaborn")
+load_on_first_use("matplotlib.pyplot")
+
+from gymnax import make as make_gymnax  # noqa: E402
+from gymnax import registered_envs  # noqa: E402
+from gymnax.environments.environment import Environment  # noqa: E402
+from gymnax.environments.spaces import gymnax_space_to_gym_space  # noqa: E402
 
 
 def names() -> list[str]:
