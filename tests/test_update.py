@@ -40,11 +40,11 @@ def numbers(*shape, seed):
 
 @pytest.fixture(scope="module")
 def state():
-    """Before the first update, with statistics of ten observations seen."""
-    state = jax.jit(initial_train_state, static_argnums=(0, 1))(POLICY, PLAIN)
-    # A head as large as its inputs, so that actions are not all but equally likely.
-    state.params["actor"]["Dense_1"]["kernel"] *= 100
-    return state.replace(obs_stats=update_stats(state.obs_stats, EARLIER, jnp.ones(10, bool)))
+    """Before the first update, with made-up parameters and the statistics of ten observations seen."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(POLICY.init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), shapes)
+    return initial_train_state(params, update_stats(POLICY.initial_stats(), EARLIER, jnp.ones(10, bool)), PLAIN)
 
 
 EARLIER = 2 + 3 * numbers(10, 2, seed=1)
@@ -166,6 +166,19 @@ def test_every_epoch_visits_every_sample_once(state, samples):
     )
     assert metrics["ppo/epochs"] == 3
     assert equal(params, state.params)
+
+
+def test_the_entropy_weight_is_the_scheduled_one(state, samples):
+    _, _, metrics = optimize(state, samples, rates(0, entropy=0.25), POLICY, PLAIN)
+    parts = -metrics["loss/objective"] + 0.5 * metrics["loss/critic"] - 0.25 * metrics["loss/entropy"]
+    assert metrics["loss/total"] == pytest.approx(float(parts), rel=1e-5)
+
+
+def test_the_clip_range_is_the_scheduled_one(state, samples):
+    # The old policy was less likely by 1.1: within a range of 0.2, and outside one of 0.05.
+    samples = samples.replace(log_prob=samples.log_prob - np.float32(np.log(1.1)))
+    for clip, fraction in ((0.2, 0), (0.05, 1)):
+        assert optimize(state, samples, rates(0, clip=clip), POLICY, PLAIN)[2]["ppo/clip_fraction"] == fraction
 
 
 def test_the_order_differs_between_updates_and_not_between_runs(state, samples):
@@ -324,11 +337,11 @@ def test_explained_variance_is_of_the_values_before_the_update(state, samples):
     assert after.reward_stats is None
 
 
-def test_initial_state_follows_the_settings(state):
+def test_initial_state_follows_the_settings():
+    params = {"actor": jnp.ones(2), "critic": jnp.ones(3)}
+    state = initial_train_state(params, None, config_with(normalize_rewards=True, learning_rate=0.125))
+    assert state.learning_rate == 0.125
     assert state.update == 0
-    assert state.reward_stats is None
-    assert (
-        jax.eval_shape(lambda: initial_train_state(POLICY, config_with(normalize_rewards=True))).reward_stats.mean.shape
-        == ()
-    )
-    assert state.learning_rate == jnp.float32(PLAIN.ppo.learning_rate)
+    assert state.reward_stats.count == 0
+    assert not any(leaf.any() for leaf in jax.tree.leaves(state.opt_state))
+    assert initial_train_state(params, None, config_with()).reward_stats is None

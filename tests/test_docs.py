@@ -1,0 +1,40 @@
+"""The documents' Python is run, and the commands they name exist."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proximo.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(
+        re.sub(r"^ {0,3}", "", block, flags=re.MULTILINE) if page.name == "README.md" else block,
+        id=f"{page.name}-{number}",
+    )
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", BLOCKS)
+def test_python_blocks_run(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
+    assert os.listdir("runs")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_links_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for command in set(re.findall(r"`proximo ([a-z]+)", text)):
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for target in re.findall(r"make ([a-z-]+)", text):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
