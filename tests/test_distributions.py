@@ -49,16 +49,16 @@ def unit_box(size):
 
 def row(values):
     """A batch of one."""
-    return jnp.asarray(np.float32(values))[None]
+    return np.float32(values)[None]
 
 
 def repeat(values, num_rows):
-    return jnp.broadcast_to(jnp.asarray(values), (num_rows, *np.shape(values)))
+    return np.broadcast_to(values, (num_rows, *np.shape(values)))
 
 
 def even_noise(num):
     """The midpoints of `num` equal parts of 0..1: frequencies come out exact to within one count per action."""
-    return (jnp.arange(num, dtype=jnp.float32) + 0.5) / num
+    return ((np.arange(num) + 0.5) / num).astype(np.float32)
 
 
 # Categorical
@@ -239,7 +239,7 @@ def extreme_noise(*shape):
     """Uniform noise with the two ends of its range, the largest number below 1 and 0, in the first two rows."""
     noise = np.random.default_rng(0).random(shape, np.float32)
     noise[0], noise[1] = LARGEST_BELOW_1, 0
-    return jnp.asarray(noise)
+    return noise
 
 
 @pytest.mark.parametrize("favour", [0.0, 1e4], ids=["plain", "masked favoured"])
@@ -248,22 +248,22 @@ def test_masked_actions_are_never_sampled(favour):
     mask = rng.random((num, 5), np.float32) < 0.5
     mask[np.arange(num), rng.integers(5, size=num)] = True
     logits = 20 * rng.standard_normal(mask.shape, np.float32) + np.where(mask, -favour, favour).astype(np.float32)
-    actions = sample(Categorical(5), jnp.asarray(logits), extreme_noise(num), jnp.asarray(mask))
+    actions = sample(Categorical(5), logits, extreme_noise(num), mask)
     assert mask[np.arange(num), actions].all()
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, LARGEST_BELOW_1])
 @pytest.mark.parametrize("allowed", range(5))
 def test_the_only_allowed_action_is_sampled_at_any_noise(noise, allowed):
-    mask = jnp.arange(5)[None] == allowed
-    logits = jnp.where(mask, -1e4, 1e4)
-    assert sample(Categorical(5), logits, jnp.full(1, noise, jnp.float32), mask).tolist() == [allowed]
+    mask = np.arange(5)[None] == allowed
+    logits = np.where(mask, -1e4, 1e4).astype(np.float32)
+    assert sample(Categorical(5), logits, np.full(1, noise, np.float32), mask).tolist() == [allowed]
 
 
 def test_masked_choices_of_several_are_never_sampled():
     distribution = MultiCategorical((2, 4, 3), (0, 0, 0), (3,))
-    mask = jnp.array([False, True, True, False, False, True, False, True, False])
-    logits = repeat(jnp.where(mask, -1e4, 1e4), 1_000_000)
+    mask = np.array([False, True, True, False, False, True, False, True, False])
+    logits = repeat(np.where(mask, -1e4, 1e4).astype(np.float32), 1_000_000)
     noise = extreme_noise(1_000_000, 3)
     actions = np.asarray(sample(distribution, logits, noise, repeat(mask, 1_000_000)))
     assert [np.unique(column).tolist() for column in actions.T] == [[1], [0, 3], [1]]
@@ -278,8 +278,8 @@ def test_masked_bits_are_never_sampled():
 
 
 def test_padding_of_shorter_components_is_never_sampled():
-    noise = jnp.full((1, 2), LARGEST_BELOW_1)
-    assert sample(MultiCategorical((2, 6), (0, 0), (2,)), jnp.zeros((1, 8)), noise).tolist() == [[1, 5]]
+    noise = np.full((1, 2), LARGEST_BELOW_1)
+    assert sample(MultiCategorical((2, 6), (0, 0), (2,)), np.zeros((1, 8), np.float32), noise).tolist() == [[1, 5]]
 
 
 def test_a_single_allowed_action_is_certain():
@@ -296,13 +296,15 @@ def test_a_single_allowed_action_is_certain():
 def test_ten_thousand_actions():
     n, distribution = 10_000, Categorical(10_000)
     # A sum of n numbers in single precision, one after the other, is good to about n * 6e-8.
-    np.testing.assert_allclose(entropy(distribution, jnp.zeros((1, n))), [np.log(n)], rtol=6e-4)
-    np.testing.assert_allclose(log_prob(distribution, jnp.zeros((1, n)), jnp.array([n - 1])), [-np.log(n)], rtol=1e-6)
+    np.testing.assert_allclose(entropy(distribution, np.zeros((1, n), np.float32)), [np.log(n)], rtol=6e-4)
+    np.testing.assert_allclose(
+        log_prob(distribution, np.zeros((1, n), np.float32), jnp.array([n - 1])), [-np.log(n)], rtol=1e-6
+    )
     # Noise just inside both ends of an action's n-th part of 0..1 must choose that action, all along the range.
     chosen = np.append(np.arange(0, n, 50), n - 1)
-    logits = jnp.zeros((len(chosen), n))
+    logits = np.zeros((len(chosen), n), np.float32)
     for inside in (0.02, 0.98):
-        actions = sample(distribution, logits, jnp.asarray(np.float32((chosen + inside) / n)))
+        actions = sample(distribution, logits, np.float32((chosen + inside) / n))
         np.testing.assert_array_equal(actions, chosen)
 
 
@@ -365,7 +367,7 @@ def test_tanh_log_prob_is_finite_and_right_far_out():
     # log(1 - tanh^2) = -2 log cosh, which double precision takes to |x| = 700.
     x = np.float32([-50, -20, -9, -1, 0, 0.5, 9, 20, 50])
     distribution = build(unit_box(1), continuous="tanh_gaussian")
-    result = log_prob(distribution, repeat(np.float32([1.0, np.log(4.0)]), len(x)), jnp.asarray(x)[:, None])
+    result = log_prob(distribution, repeat(np.float32([1.0, np.log(4.0)]), len(x)), x[:, None])
     expected = stats.norm.logpdf(x, 1.0, 4.0) + 2 * np.log(np.cosh(x.astype(float)))
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
@@ -467,7 +469,7 @@ def test_double_precision_bounds_beyond_single_precision_are_none():
 
 def test_actions_take_the_shape_of_the_space():
     space = spaces.Box(-1, 1, (2, 3))
-    assert to_env(build(space), jnp.zeros((4, 5, 6))).shape == (4, 5, 2, 3)
+    assert to_env(build(space), np.zeros((4, 5, 6), np.float32)).shape == (4, 5, 2, 3)
 
 
 # Which distribution

@@ -113,8 +113,9 @@ def test_approximate_kl_of_no_change_is_zero():
 
 def test_approximate_kl_is_never_negative():
     # Sizes from 1e-12 to 80, each alone: rounding must not take the smallest below zero.
-    sizes = np.float32(np.logspace(-12, np.log10(80), 20_000))
-    each = jax.vmap(approximate_kl)(floats(*sizes, *-sizes)[:, None], jnp.ones((40_000, 1), bool))
+    sizes = np.logspace(-12, np.log10(80), 20_000)
+    log_ratios = jnp.asarray(np.float32([sizes, -sizes]).reshape(-1, 1))
+    each = jax.jit(jax.vmap(approximate_kl))(log_ratios, jnp.ones((40_000, 1), bool))
     assert (each >= 0).all()
 
 
@@ -153,7 +154,8 @@ def test_explained_variance_of_equal_targets_is_not_a_number(value, target):
 
 NUM = 6
 POLICY = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,)), NormalizeConfig())
-PPO = PPOConfig(value_coef=0.7, normalize_advantages="none", clip_value=None)
+PLAIN = PPOConfig(value_coef=0.7, normalize_advantages="none", clip_value=None)
+CLIPPED = PPOConfig(value_coef=0.7, normalize_advantages="minibatch", clip_value=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +187,7 @@ def samples(params):
 differentiate = jax.jit(jax.grad(ppo_loss, has_aux=True), static_argnums=(3, 4))
 
 
-def loss_and_gradients(params, samples, ppo=PPO, entropy_coef=0.3):
+def loss_and_gradients(params, samples, ppo=PLAIN, entropy_coef=0.3):
     gradients, metrics = differentiate(params, None, samples, POLICY, ppo, EPS, jnp.float32(entropy_coef))
     return gradients, {name: float(value) for name, value in metrics.items()}
 
@@ -225,8 +227,7 @@ def test_clip_fraction_counts_ratios_on_both_sides(params, samples):
 def test_clip_value_reaches_the_loss(params, samples):
     # Every value has moved up by 2 since the rollout, to within 1 of its target: as if by 0.5, it is 2.5 away.
     samples = samples.replace(value=samples.value - 2, target=samples.value + 1)
-    for clip_value, loss in ((None, 1), (0.5, 2.5**2)):
-        ppo = PPOConfig(value_coef=0.7, normalize_advantages="none", clip_value=clip_value)
+    for ppo, loss in ((PLAIN, 1), (CLIPPED, 2.5**2)):
         assert loss_and_gradients(params, samples, ppo)[1]["loss/critic"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -237,9 +238,10 @@ def test_masked_actions_have_no_entropy(params, samples):
     assert metrics["ppo/approx_kl"] == 0
 
 
-@pytest.mark.parametrize("normalize", ["none", "minibatch"])
-def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, normalize):
-    ppo = PPOConfig(normalize_advantages=normalize, clip_value=0.2)
+@pytest.mark.parametrize("ppo", [PLAIN, CLIPPED], ids=["plain", "clipped"])
+def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, ppo):
+    # Three samples twice have the means of the same three and three invalid ones, whatever those hold.
+    twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:3], leaf[:3]]), samples)
     garbage = Samples(
         obs=jnp.full((3, 2), 1e3),
         action_mask=None,
@@ -250,8 +252,17 @@ def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, norm
         target=jnp.full(3, 1e6),
         valid=jnp.zeros(3, bool),
     )
-    both = jax.tree.map(lambda a, b: jnp.concatenate([b, a]), samples, garbage)
-    gradients, metrics = loss_and_gradients(params, samples, ppo)
-    spoiled_gradients, spoiled_metrics = loss_and_gradients(params, both, ppo)
+    spoiled = jax.tree.map(lambda leaf, bad: jnp.concatenate([bad, leaf[:3]]), samples, garbage)
+    gradients, metrics = loss_and_gradients(params, twice, ppo)
+    spoiled_gradients, spoiled_metrics = loss_and_gradients(params, spoiled, ppo)
     assert spoiled_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), gradients, spoiled_gradients)
+
+
+def test_advantages_of_a_minibatch_are_standardised_where_asked(params, samples):
+    # 1 and 3 have the mean 2 and the deviation 1. The old policy was less likely by 1.1 where A = 3:
+    # (1.1 * 1 - 1) / 2 is left, where plain advantages give (1.1 * 3 + 1) / 2.
+    advantage, ratio = floats(1, 3, 1, 3, 1, 3), floats(1, 1.1, 1, 1.1, 1, 1.1)
+    samples = samples.replace(advantage=advantage, log_prob=samples.log_prob - jnp.log(ratio))
+    for ppo, objective in ((PLAIN, 2.15), (CLIPPED, 0.05)):
+        assert loss_and_gradients(params, samples, ppo)[1]["loss/objective"] == pytest.approx(objective, rel=1e-4)

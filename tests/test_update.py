@@ -23,6 +23,7 @@ training_samples = jax.jit(module.training_samples, static_argnums=(3, 4))
 optimize = jax.jit(module.optimize, static_argnums=(3, 4))
 update = jax.jit(module.update, static_argnums=(3, 4))
 final_values = jax.jit(module.final_values, static_argnums=3)
+act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
 
 def config_with(**keywords):
@@ -31,7 +32,11 @@ def config_with(**keywords):
     return build(from_keywords(small | plain | keywords))
 
 
+# Few settings, shared by the tests: each compiles anew.
 PLAIN = config_with()
+ONE_STEP = config_with(gae_lambda=0, gamma=0.5, normalize_advantages="batch")
+CAREFUL = config_with(normalize_advantages="minibatch", minibatch_size=4, target_kl=1e-4)
+CALM = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
 
 
 def numbers(*shape, seed):
@@ -68,7 +73,7 @@ def samples(state):
 
 
 def value_of(state, obs):
-    return np.asarray(POLICY.value(state.params, state.obs_stats, (), obs)[1])
+    return np.asarray(value(state.params, state.obs_stats, (), obs)[1])
 
 
 def rates(learning, clip=0.2, entropy=0.0):
@@ -96,10 +101,10 @@ def test_samples_are_steps_and_lanes_flattened(state, samples):
 
 def test_log_probabilities_are_those_of_the_policy_that_acted(state, samples):
     # The same network on other statistics would not agree.
-    _, outputs = POLICY.act(state.params, state.obs_stats, (), samples.obs)
+    _, outputs = act(state.params, state.obs_stats, (), samples.obs)
     log_probs = np.asarray(jax.nn.log_softmax(outputs))
     np.testing.assert_allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
-    _, outputs = POLICY.act(state.params, POLICY.initial_stats(), (), samples.obs)
+    _, outputs = act(state.params, POLICY.initial_stats(), (), samples.obs)
     log_probs = np.asarray(jax.nn.log_softmax(outputs))
     assert not np.allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
 
@@ -107,8 +112,7 @@ def test_log_probabilities_are_those_of_the_policy_that_acted(state, samples):
 def test_values_bootstrap_from_what_each_step_led_to(state):
     # With lambda = 0 the target is r + gamma V(what followed): nothing after the termination, the final
     # observation after the truncation, `last_obs` after the cut, and otherwise the next observation.
-    config = config_with(gae_lambda=0, gamma=0.5)
-    target = training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, config)[0].target.reshape(T, L)
+    target = training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, ONE_STEP)[0].target.reshape(T, L)
     following = np.stack([*(value_of(state, ROLLOUT.obs[t]) for t in (1, 2, 3)), value_of(state, ROLLOUT.last_obs)])
     following[1, 0] = 0
     following[2, 1] = value_of(state, ROLLOUT.final_obs[2])[1]
@@ -126,7 +130,7 @@ def test_advantages_of_the_batch_are_standardised_where_asked(state, samples):
     # One invalid step with a reward beyond all measure: it takes no part.
     valid, reward = ROLLOUT.valid.at[3, 1].set(False), ROLLOUT.reward.at[3, 1].set(1e6)
     rollout = ROLLOUT.replace(valid=valid, terminated=ROLLOUT.terminated.at[2, 1].set(True))
-    batch, _ = training_samples(state, rollout, reward, POLICY, config_with(normalize_advantages="batch"))
+    batch, _ = training_samples(state, rollout, reward, POLICY, ONE_STEP)
     kept = np.asarray(batch.advantage)[np.asarray(batch.valid)]
     assert len(kept) == 7
     assert kept.mean() == pytest.approx(0, abs=1e-6)
@@ -199,10 +203,9 @@ def test_learning_lowers_the_loss(state, samples):
 
 
 def test_a_large_kl_ends_the_update(state, samples):
-    config = config_with(target_kl=1e-4)
-    _, _, calm = optimize(state, samples, rates(0), POLICY, config)
-    assert calm["ppo/epochs"] == 3
-    _, _, wild = optimize(state, samples, rates(0.1), POLICY, config)
+    _, _, still = optimize(state, samples, rates(0), POLICY, CAREFUL)
+    assert still["ppo/epochs"] == 3
+    _, _, wild = optimize(state, samples, rates(0.1), POLICY, CAREFUL)
     assert wild["ppo/epochs"] == 1
     assert wild["ppo/last_epoch_kl"] > 1e-4
     assert wild["ppo/approx_kl"] == wild["ppo/last_epoch_kl"]
@@ -210,11 +213,10 @@ def test_a_large_kl_ends_the_update(state, samples):
 
 def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
     # Standardised in each minibatch, their scale and offset do not matter, and their mean is zero.
-    config = config_with(normalize_advantages="minibatch", minibatch_size=4)
     other = samples.replace(advantage=10 * samples.advantage + 5)
-    _, _, metrics = optimize(state, samples, rates(0), POLICY, config)
+    _, _, metrics = optimize(state, samples, rates(0), POLICY, CAREFUL)
     assert metrics["loss/objective"] == pytest.approx(0, abs=1e-5)
-    one, two = (optimize(state, each, rates(0.01), POLICY, config)[0] for each in (samples, other))
+    one, two = (optimize(state, each, rates(0.01), POLICY, CAREFUL)[0] for each in (samples, other))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, two)
     one, two = (optimize(state, each, rates(0.01), POLICY, PLAIN)[0] for each in (samples, other))
     assert step_size(one, two, "actor") > 1e-3
@@ -282,12 +284,14 @@ def test_an_adaptive_rate_is_the_one_of_the_state():
 # The whole update
 
 
+def calm(state):
+    return initial_train_state(state.params, state.obs_stats, CALM)
+
+
 @pytest.fixture(scope="module")
 def updated(state):
     """After one update that all but stands still, for its rate of a millionth."""
-    config = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
-    start = state.replace(learning_rate=jnp.float32(1e-6), reward_stats=module.initial_stats(()))
-    return update(start, ROLLOUT, jnp.zeros(L), POLICY, config)
+    return update(calm(state), ROLLOUT, jnp.zeros(L), POLICY, CALM)
 
 
 def test_observation_statistics_are_merged_after_the_update(state, updated):
@@ -299,7 +303,7 @@ def test_observation_statistics_are_merged_after_the_update(state, updated):
     # And not before: the entropy is that of the old statistics.
     entropies = []
     for stats in (state.obs_stats, after.obs_stats):
-        _, outputs = POLICY.act(state.params, stats, (), ROLLOUT.obs.reshape(N, 2))
+        _, outputs = act(state.params, stats, (), ROLLOUT.obs.reshape(N, 2))
         entropies.append(np.asarray(POLICY.distribution.entropy(outputs)).mean())
     assert metrics["loss/entropy"] == pytest.approx(entropies[0], rel=1e-4)
     assert metrics["loss/entropy"] != pytest.approx(entropies[1], rel=1e-2)
@@ -328,13 +332,13 @@ def test_a_small_kl_raises_an_adaptive_rate_for_the_next_update(updated):
     assert after.learning_rate == pytest.approx(1.5e-6)
 
 
-def test_explained_variance_is_of_the_values_before_the_update(state, samples):
-    after, _, _, metrics = update(state, ROLLOUT, jnp.zeros(L), POLICY, config_with(learning_rate=0.01))
-    assert not equal(after.params, state.params)
+def test_the_update_learns_from_scaled_rewards(state, updated):
+    after, _, _, metrics = updated
+    reward, _, _ = module.normalized_rewards(calm(state), ROLLOUT, jnp.zeros(L), CALM)
+    samples, _ = training_samples(state, ROLLOUT, reward, POLICY, CALM)
     expected = explained_variance(samples.value, samples.target, samples.valid)
     assert metrics["ppo/explained_variance"] == pytest.approx(float(expected), rel=1e-4)
-    assert after.learning_rate == state.learning_rate
-    assert after.reward_stats is None
+    assert not equal(after.params, state.params)
 
 
 def test_initial_state_follows_the_settings():
