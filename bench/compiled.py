@@ -58,7 +58,7 @@ def proximo_steps_per_second(num_updates: int) -> Measure:
     env = Lanes(envs.make(config.env.id), config.env.num_envs)
     policy = Policy(env.spec.observation_space, env.spec.action_space, config.network, config.normalize)
     program = CompiledProgram(env, policy, config)
-    first = jax.block_until_ready(program.init())
+    first = jax.block_until_ready(program.init(policy.init(jax.random.key(0)), policy.initial_stats()))
     program.compile(first)
 
     def measure(seed: int) -> float:

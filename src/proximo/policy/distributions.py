@@ -54,14 +54,16 @@ def categorical_sample(
     logits: Float[Array, "*B n"], uniform: Float[Array, "*B"], mask: Bool[Array, "*B n"] | None
 ) -> Int[Array, "*B"]:
     """The first allowed action whose cumulative probability exceeds `uniform`: one number of noise per sample."""
-    log_probs = masked_log_softmax(logits, mask)
-    cumulative = jnp.cumsum(jnp.exp(log_probs), axis=-1)
-    beyond = cumulative > uniform[..., None] * cumulative[..., -1:]
+    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
     if mask is not None:
-        beyond &= mask
-    # Rounding may leave no action beyond; the likeliest one is then as good as any, and always allowed.
-    found = jnp.any(beyond, axis=-1)
-    return jnp.where(found, jnp.argmax(beyond, axis=-1), jnp.argmax(log_probs, axis=-1)).astype(jnp.int32)
+        weights = jnp.exp(masked_log_softmax(logits, mask))
+    cumulative = jnp.cumsum(weights, axis=-1)
+    passed = cumulative <= uniform[..., None] * cumulative[..., -1:]
+    if mask is None:
+        return passed[..., :-1].sum(axis=-1, dtype=jnp.int32)
+    # Rounding may leave no allowed action beyond; the likeliest one is then as good as any, and always allowed.
+    beyond = ~passed & mask
+    return jnp.where(beyond.any(-1), jnp.argmax(beyond, axis=-1), jnp.argmax(weights, axis=-1)).astype(jnp.int32)
 
 
 def categorical_log_prob(log_probs: Float[Array, "*B n"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:

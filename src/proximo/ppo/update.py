@@ -183,7 +183,7 @@ def optimize(
 
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
-        order = jax.random.permutation(jax.random.fold_in(key, number), size)
+        order = shuffled(jax.random.fold_in(key, number), size)
         rows = lambda leaf: leaf[order].reshape(config.num_minibatches, ppo.minibatch_size, *leaf.shape[1:])  # noqa: E731
         learner, metrics = jax.lax.scan(step, learner, jax.tree.map(rows, samples))
         means = {name: value.mean() for name, value in metrics.items()}
@@ -223,3 +223,16 @@ def clip_gradients(gradients: Tree, config: Config) -> tuple[Tree, jax.Array]:
     actor, actor_norm = clip_by_global_norm(gradients["actor"], ppo.max_grad_norm)
     critic, critic_norm = clip_by_global_norm(gradients["critic"], ppo.max_grad_norm)
     return {"actor": actor, "critic": critic}, jnp.sqrt(jnp.square(actor_norm) + jnp.square(critic_norm))
+
+
+def shuffled(key: jax.Array, size: int) -> jax.Array:
+    """A random order of 0 .. size - 1.
+
+    Small ones are sorted as numbers whose high bits are random and whose low bits are the index: on CPU several times
+    faster than sorting pairs. With at most 12 bits of index, equal high bits are too rare to matter.
+    """
+    width = (size - 1).bit_length()
+    if width > 12:
+        return jax.random.permutation(key, size)
+    low = jnp.uint32((1 << width) - 1)
+    return (jnp.sort(jax.random.bits(key, (size,)) & ~low | jnp.arange(size, dtype=jnp.uint32)) & low).astype(jnp.int32)
