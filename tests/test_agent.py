@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -68,7 +69,7 @@ def test_saved_agents_act_the_same_in_a_new_process(tmp_path, observations):
     one = agent(spaces.Box(-1, 1, (2,), np.float32), normalize_observations=observations)
     if observations:
         one.obs_stats = one.policy.update_stats(
-            one.obs_stats, np.arange(12, dtype=np.float32).reshape(4, 3), np.ones(4, bool)
+            one.obs_stats, np.arange(12, dtype=np.float32).reshape(4, 3), jnp.ones(4, bool)
         )
     path = one.save(tmp_path / "policy")
     code = (

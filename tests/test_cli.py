@@ -100,6 +100,7 @@ def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
     assert not any(tmp_path.iterdir()), "a mistake must leave no run behind"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupts_save_and_exit(number, code, tmp_path):
     path = tmp_path / "run"

@@ -17,6 +17,7 @@ ROOT = Path(proximo.__file__).parent
 # What each top-level module or package of Proximo may import of Proximo.
 ALLOWED = {
     "_version": "",
+    "compiling": "",
     "errors": "",
     "files": "",
     "presets": "settings",
@@ -24,12 +25,12 @@ ALLOWED = {
     "config": "errors",
     "settings": "config errors seeding",
     "envs": "config errors seeding",
-    "policy": "_version config errors files seeding settings",
+    "policy": "compiling _version config errors files seeding settings",
     "ppo": "config errors seeding policy",
     "collect": "config errors seeding envs policy ppo",
-    "evaluate": "config errors seeding envs policy collect",
+    "evaluate": "compiling config errors seeding envs policy collect",
     "track": "_version config errors files settings seeding",
-    "train": "config errors seeding settings presets envs policy ppo collect evaluate track",
+    "train": "compiling config errors seeding settings presets envs policy ppo collect evaluate track",
 }
 UNRESTRICTED = {"cli", "__init__"}
 

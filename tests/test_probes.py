@@ -27,15 +27,18 @@ def trained(probe, tmp_path, **settings):
     return trainer.agent
 
 
+@pytest.mark.slow
 def test_value_of_a_single_state(tmp_path):
     assert trained(probes.OneStep(), tmp_path).value(np.zeros(1)) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_critic_reads_its_input(tmp_path):
     agent = trained(probes.CuedValue(), tmp_path)
     assert agent.value(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([1, -1]), abs=0.1)
 
 
+@pytest.mark.slow
 def test_delayed_reward_is_discounted(tmp_path):
     agent = trained(probes.Delayed(), tmp_path)
     assert agent.value(np.array([[0.0], [1.0]])) == pytest.approx(np.array([0.9, 1]), abs=0.05)
@@ -66,6 +69,7 @@ def test_forbidden_actions_are_never_taken(tmp_path):
     assert trainer.agent.act(np.zeros(1), action_mask=np.array(probe.mask)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian"])
 def test_continuous_actions_reach_their_targets(distribution, tmp_path):
     agent = trained(
@@ -74,12 +78,14 @@ def test_continuous_actions_reach_their_targets(distribution, tmp_path):
     assert agent.act(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([[3.0], [-1.0]]), abs=0.35)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", [probes.MultiDiscreteSwitches, probes.BinarySwitches])
 def test_every_component_of_an_action_is_learnt(probe, tmp_path):
     agent = trained(probe(), tmp_path)
     assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

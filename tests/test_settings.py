@@ -12,6 +12,7 @@ from proximo.config import Config, EnvConfig, NetworkConfig, PPOConfig
 from proximo.errors import UserError
 from proximo.seeding import MAX_SEED
 from proximo.settings import (
+    DIFFERENCES,
     FOREIGN_NAMES,
     SETTINGS,
     build,
@@ -408,7 +409,8 @@ def test_name_like_no_other_points_to_the_list(wrong):
 )
 def test_names_of_other_libraries_get_ours(prefix, foreign, ours):
     text = refusal(find_setting, prefix + foreign)
-    assert text == f"There is no setting {prefix}{foreign}; Proximo calls it {ours}."
+    difference = f" ({DIFFERENCES[foreign]})" if foreign in DIFFERENCES else ""
+    assert text == f"There is no setting {prefix}{foreign}; Proximo calls it {ours}{difference}."
 
 
 @pytest.mark.parametrize(("foreign", "ours"), FOREIGN_NAMES.items())

@@ -148,6 +148,7 @@ def test_stops_at_the_very_update_that_converges(tmp_path):
         np.testing.assert_array_equal(kept, wanted)
 
 
+@pytest.mark.slow
 def test_budgets_of_episodes_and_seconds(tmp_path):
     result = trainer(tmp_path / "a", env=probes.OneStep(), max_episodes=100, eval_frequency=0).train()
     assert (result["episodes"], result["stop_reason"]) == (128, "budget")
@@ -177,6 +178,7 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path):
         trainer(tmp_path / "other").train(callback=3)
 
 
+@pytest.mark.slow
 def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
     def broken(metrics):
         if metrics["update"] == 3:
@@ -236,6 +238,7 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_an_agent_can_be_handed_in(tmp_path):
     first = trainer(tmp_path / "a", normalize_observations=True)
     first.train()

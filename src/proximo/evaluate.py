@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from proximo.compiling import jit
 from proximo.envs.api import JaxEnv
 from proximo.envs.compiled.lanes import Lanes, where_lane
 from proximo.policy.normalize import RunningStats
@@ -70,8 +71,8 @@ class Evaluator:
         limit = max_steps or (None if env.spec.max_steps else UNLIMITED)
         self.env = Lanes(env, lanes, limit)
         self._key = evaluation_key(seed)
-        self._start = jax.jit(self._initial)
-        self._run = jax.jit(self._steps)
+        self._start = jit(self._initial)
+        self._run = jit(self._steps)
 
     def __call__(self, params: Tree, stats: RunningStats | None) -> Evaluation:
         """Evaluate; the same parameters always give the same result."""

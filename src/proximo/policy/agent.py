@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from proximo import settings
 from proximo._version import __version__
+from proximo.compiling import jit
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.files import write_atomically
@@ -46,11 +47,11 @@ class PPOAgent:
     ):
         self.config = config or Config()
         self.policy = Policy(observation_space, action_space, self.config.network, self.config.normalize)
-        self.params = jax.jit(self.policy.init)(network_key(self.config.seed)) if params is None else params
+        self.params = jit(self.policy.init)(network_key(self.config.seed)) if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
-        self._act = jax.jit(self._act_batch, static_argnames="deterministic")
-        self._value = jax.jit(self._value_batch)
+        self._act = jit(self._act_batch, static_argnames="deterministic")
+        self._value = jit(self._value_batch)
 
     def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
         """The action for one observation or a batch, as the environment takes it."""

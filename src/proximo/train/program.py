@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import CollectState, collect, initial_collect_state
+from proximo.compiling import jit
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
@@ -64,11 +65,11 @@ class CompiledProgram:
             train = initial_train_state(params, obs_stats, self.config)
             return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
 
-        return jax.jit(initial)(params, obs_stats)
+        return jit(initial)(params, obs_stats)
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, so that the first chunk starts at once."""
-        self._run = jax.jit(self._chunk).lower(state, np.int32(1)).compile()
+        self._run = jit(self._chunk).lower(state, np.int32(1)).compile()
 
     def run(self, state: ProgramState, num_updates: int) -> tuple[ProgramState, list[UpdateReport]]:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
