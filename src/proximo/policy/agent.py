@@ -113,7 +113,7 @@ class PPOAgent:
         for network in networks:
             self._need(network, "save")
         parts = {"params": {name: self.params[name] for name in networks}, "obs_stats": self.obs_stats}
-        tensors = {name: np.ascontiguousarray(value) for name, value in _named(parts).items()}
+        tensors = _named(parts)
         meta = {
             "networks": list(networks),
             "observation_space": space_to_json(self.policy.observation_space),
@@ -131,7 +131,7 @@ class PPOAgent:
 def _named(tree: Tree) -> dict[str, np.ndarray]:
     """Every leaf as a numpy array under its path, such as `params/actor/Dense_0/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
 def _fill(parts: Tree, tensors: dict[str, np.ndarray], path: str | Path) -> tuple[Tree, Tree]:
