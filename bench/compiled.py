@@ -2,7 +2,7 @@
 
 Both train gymnax CartPole-v1 with 8 environments, 128 steps, 4 epochs of 4 minibatches and 64-64 tanh networks,
 in one process and by turns, so that whatever else the machine does falls on both alike. Compilation is not
-counted; reading the reports back to the host is.
+counted; what Proximo reads back, computes and writes for every update is.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
-from proximo import envs, settings
-from proximo.envs.compiled.lanes import Lanes
-from proximo.policy.policy import Policy
-from proximo.train.program import CompiledProgram
+from proximo import PPOTrainer
 from reference_ppo import make_train
 
 ENV = "CartPole-v1"
@@ -47,29 +45,29 @@ def reference_steps_per_second(num_updates: int) -> Measure:
 
 
 def proximo_steps_per_second(num_updates: int) -> Measure:
-    """Proximo, compiled; chunk by chunk, with the report of every update on the host."""
-    config = settings.build(
-        settings.from_keywords({"id": f"gymnax/{ENV}", "num_envs": NUM_ENVS, "rollout_length": ROLLOUT_LENGTH}),
-        settings.from_keywords({"epochs_per_update": EPOCHS, "minibatch_size": BATCH // NUM_MINIBATCHES}),
-        settings.from_keywords(
-            {"hidden_sizes": (64, 64), "activation": "tanh", "total_timesteps": num_updates * BATCH}
-        ),
+    """Proximo as a user runs it: `PPOTrainer` with its metrics file, timed from the first update to the last."""
+    folder = Path(tempfile.mkdtemp())
+    trainer = PPOTrainer(
+        env=f"gymnax/{ENV}",
+        preset=False,
+        num_envs=NUM_ENVS,
+        rollout_length=ROLLOUT_LENGTH,
+        epochs_per_update=EPOCHS,
+        minibatch_size=BATCH // NUM_MINIBATCHES,
+        hidden_sizes=(64, 64),
+        activation="tanh",
+        total_timesteps=num_updates * BATCH,
+        eval_frequency=0,
+        eval_episodes=1,
     )
-    env = Lanes(envs.make(config.env.id), config.env.num_envs)
-    policy = Policy(env.spec.observation_space, env.spec.action_space, config.network, config.normalize)
-    program = CompiledProgram(env, policy, config)
-    first = jax.block_until_ready(program.init(policy.init(jax.random.key(0)), policy.initial_stats()))
-    program.compile(first)
 
     def measure(seed: int) -> float:
-        keys = jax.tree.map(lambda key: jax.random.fold_in(key, seed), first.train.keys)
-        state = jax.block_until_ready(first.replace(train=first.train.replace(keys=keys)))
-        start = time.perf_counter()
-        for done in range(0, num_updates, program.max_chunk):
-            state, _ = program.run(state, min(program.max_chunk, num_updates - done))
-        jax.block_until_ready(state)
-        return num_updates * BATCH / (time.perf_counter() - start)
+        trainer.path = folder / str(seed)
+        trainer.train()
+        last = json.loads((trainer.path / "metrics.jsonl").read_text().splitlines()[-1])
+        return last["step"] / last["time/elapsed"]
 
+    measure(-1)  # compiles
     return measure
 
 

@@ -1,7 +1,8 @@
 """Time from the command to its first progress line: `python bench/startup.py [--repeats R] [COMMAND ...]`.
 
-Starts `proximo train gymnax/CartPole-v1` (or the given command) as a user would, waits for the first line with
-the word "steps" or "step" in it, and ends the command.
+Starts `proximo train gymnax/CartPole-v1` (or the given command) as a user would, waits for the first line that
+starts with a number and has the word "steps" or "step" in it (`256 / 200,000 steps ...`; the announcement of the run
+does not count), and ends the command.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PROGRESS = re.compile(r"\bsteps?\b")
+PROGRESS = re.compile(r"^\s*\d.*\bsteps?\b")
 GRACE_SECONDS = 10
 
 
@@ -52,7 +53,7 @@ def seconds_to_progress(command: list[str]) -> tuple[float, str]:
         finally:
             end(process)
     raise SystemExit(
-        f"{shlex.join(command)} ended with code {process.returncode} and no line with 'step' or 'steps'; "
+        f"{shlex.join(command)} ended with code {process.returncode} and no progress line with 'step' or 'steps'; "
         f"it printed:\n{''.join(seen[-20:])}"
     )
 

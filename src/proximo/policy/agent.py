@@ -131,7 +131,9 @@ class PPOAgent:
 def _named(tree: Tree) -> dict[str, np.ndarray]:
     """Every leaf as a numpy array under its path, such as `params/actor/Dense_0/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C") for path, leaf in leaves}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C") for path, leaf in leaves
+    }
 
 
 def _fill(parts: Tree, tensors: dict[str, np.ndarray], path: str | Path) -> tuple[Tree, Tree]:

@@ -68,13 +68,13 @@ class CompiledProgram:
         return jit(initial)(params, obs_stats)
 
     def compile(self, state: ProgramState) -> None:
-        """Compile now, so that the first chunk starts at once."""
-        self._run = jit(self._chunk).lower(state, np.int32(1)).compile()
+        """Compile now, unless that was done before, so that the first chunk starts at once."""
+        if self._run is None:
+            self._run = jit(self._chunk).lower(state, np.int32(1)).compile()
 
     def run(self, state: ProgramState, num_updates: int) -> tuple[ProgramState, list[UpdateReport]]:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
-        if self._run is None:
-            self.compile(state)
+        self.compile(state)
         state, reports = self._run(state, np.int32(num_updates))
         on_host = jax.device_get(reports)
         return state, [jax.tree.map(lambda leaf, i=i: leaf[i], on_host) for i in range(num_updates)]
