@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from proximo.errors import UserError
-from proximo.seeding import MAX_SEED, check_seed, evaluation_key, network_key, reset_key, training_keys
+from proximo.config import MAX_SEED
+from proximo.seeding import RESET_OFFSET, evaluation_key, network_key, reset_key, training_keys
+from proximo.settings import SETTINGS
 
 
 def words(key):
@@ -49,16 +50,6 @@ def test_same_seed_gives_same_keys():
     }
 
 
-@pytest.mark.parametrize("seed", [0, MAX_SEED])
-def test_seeds_in_range_are_returned(seed):
-    assert check_seed(seed) == seed
-
-
-@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1, 2**31, 2**32, 2**64])
-def test_seeds_out_of_range_are_refused_with_the_range(seed):
-    with pytest.raises(UserError, match=rf"^seed must lie between 0 and {MAX_SEED}, not {seed}\.$"):
-        check_seed(seed)
-
-
-def test_largest_seed_leaves_room_for_the_offsets():
-    assert MAX_SEED + 10_000 == 2**31 - 1
+def test_the_largest_seed_leaves_room_for_every_derived_one():
+    assert MAX_SEED + RESET_OFFSET == 2**31 - 1
+    assert SETTINGS["seed"].metadata["at_most"] == MAX_SEED

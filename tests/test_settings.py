@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proximo import settings
-from proximo.config import Config, EnvConfig, NetworkConfig, PPOConfig
+from proximo.config import MAX_SEED, Config, EnvConfig, NetworkConfig, PPOConfig
 from proximo.errors import UserError
-from proximo.seeding import MAX_SEED
 from proximo.settings import (
     DIFFERENCES,
     FOREIGN_NAMES,

@@ -14,13 +14,10 @@ can be cut into chunks, stopped and resumed anywhere and still draw the same num
 import jax
 from flax import struct
 
-from proximo.errors import UserError
-
 RESET_OFFSET = 10_000
 EVALUATION_OFFSET = 999
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7
-MAX_SEED = 2**31 - 1 - RESET_OFFSET
 
 
 @struct.dataclass
@@ -30,13 +27,6 @@ class Keys:
     env: jax.Array
     action: jax.Array
     shuffle: jax.Array
-
-
-def check_seed(seed: int) -> int:
-    """Return `seed` if every seed derived from it is a valid 32-bit one."""
-    if not 0 <= seed <= MAX_SEED:
-        raise UserError(f"seed must lie between 0 and {MAX_SEED}, not {seed}.")
-    return seed
 
 
 def network_key(seed: int) -> jax.Array:

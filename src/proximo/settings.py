@@ -16,7 +16,6 @@ import yaml
 
 from proximo.config import Config, check
 from proximo.errors import UserError
-from proximo.seeding import check_seed
 
 # What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib), and our name.
 FOREIGN_NAMES = {
@@ -290,7 +289,6 @@ def build(*layers: Values, base: Config | None = None) -> Config:
             head, dot, name = path.partition(".")
             inner = dataclasses.replace(getattr(config, head), **{name: value}) if dot else value
             config = dataclasses.replace(config, **{head: inner})
-    check_seed(config.seed)
     return check(config)
 
 

@@ -1,19 +1,34 @@
-"""Import a library's own imports only when it uses them."""
+"""Import a library without what it imports only for pictures."""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib
 import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 
-def load_on_first_use(name: str) -> None:
-    """Make `import name` cost nothing until an attribute of it is asked for."""
-    if name in sys.modules:
-        return
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+class OnDemand(ModuleType):
+    """Stands in for a module, and loads it when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def deferred(*names: str) -> Iterator[None]:
+    """Whatever is imported inside gets stand-ins for the modules `names`; imports elsewhere are not affected."""
+    added = {name: OnDemand(name) for name in names if name not in sys.modules}
+    for name in added:
+        if "." in name:
+            importlib.import_module(name.rpartition(".")[0])
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]

@@ -13,17 +13,15 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import EnvSpec, Transition, Tree
-from proximo.envs.lazy import load_on_first_use
+from proximo.envs.lazy import deferred
 from proximo.errors import UserError
 
 # gymnax imports these for pictures that nobody asked for yet; together they take longer to load than JAX.
-load_on_first_use("seaborn")
-load_on_first_use("matplotlib.pyplot")
-
-from gymnax import make as make_gymnax  # noqa: E402
-from gymnax import registered_envs  # noqa: E402
-from gymnax.environments.environment import Environment  # noqa: E402
-from gymnax.environments.spaces import gymnax_space_to_gym_space  # noqa: E402
+with deferred("seaborn", "matplotlib.pyplot"):
+    from gymnax import make as make_gymnax
+    from gymnax import registered_envs
+    from gymnax.environments.environment import Environment
+    from gymnax.environments.spaces import gymnax_space_to_gym_space
 
 
 def names() -> list[str]:
