@@ -52,8 +52,7 @@ class PPOConfig:
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1)
     minibatch_size: int = setting(64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1)
     learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
-    learning_rate_schedule: MAX_SEED = 2**31 - 1 - 10_000  # so that every seed derived from it fits 32 bits, see `seeding.py`
-RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
+    learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
     learning_rate_end: float = setting(0.0, "Where a linear or cosine learning rate ends.", at_least=0)
     critic_learning_rate: float | None = setting(
         None, "The critic's own step size, with separate optimizers; null: learning_rate.", above=0
@@ -148,9 +147,7 @@ class TrackConfig:
 class Config:
     """Everything a run depends on."""
 
-    seed: int = setting(
-        0, "The seed that every random stream of the run derives from.", at_least=0, at_most=MAX_SEED
-    )
+    seed: int = setting(0, "The seed that every random stream of the run derives from.", at_least=0, at_most=MAX_SEED)
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
