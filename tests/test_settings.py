@@ -187,7 +187,7 @@ def test_only_the_result_has_to_fit_together():
 
 @pytest.mark.parametrize("seed", [MAX_SEED + 1, 2**63])
 def test_seed_too_large_is_refused(seed):
-    assert str(seed) in refusal(build, {"seed": seed})
+    assert str(seed) in refusal(from_assignments, [f"seed={seed}"])
 
 
 @pytest.mark.parametrize(
