@@ -61,8 +61,11 @@ def proximo_steps_per_second(num_updates: int) -> Measure:
         eval_episodes=1,
     )
 
+    fresh = trainer.agent.params
+
     def measure(seed: int) -> float:
         trainer.path = folder / str(seed)
+        trainer.agent.params = fresh
         trainer.train()
         last = json.loads((trainer.path / "metrics.jsonl").read_text().splitlines()[-1])
         return last["step"] / last["time/elapsed"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from proximo.config import NetworkConfig
-from proximo.policy.networks import PatchConv, build_actor, build_critic
+from proximo.policy.networks import PatchConv, build_actor, build_critic, product
 from proximo.policy.observation import Features
 
 CONFIG = NetworkConfig(hidden_sizes=(8, 16))
@@ -130,3 +130,17 @@ def test_memory_of_the_built_in_networks_is_empty(network, init):
     assert carry == ()
     # Whatever memory is handed in comes back.
     assert network.apply(params, ("memory",), features())[0] == ("memory",)
+
+
+@pytest.mark.parametrize("width", [2, 40])
+@pytest.mark.parametrize("batch", [(5,), (3, 4)])
+def test_product_has_the_gradient_of_a_matrix_product(width, batch):
+    """Both layouts of the gradient, narrow and wide, against JAX's own."""
+    x = jax.random.normal(jax.random.key(0), (*batch, 7))
+    kernel = jax.random.normal(jax.random.key(1), (7, width))
+    slope = jax.random.normal(jax.random.key(2), (*batch, width))
+    ours = jax.vjp(product, x, kernel)
+    theirs = jax.vjp(lambda a, b: jnp.tensordot(a, b, 1), x, kernel)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
+    for mine, right in zip(ours[1](slope), theirs[1](slope), strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)

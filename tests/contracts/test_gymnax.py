@@ -39,7 +39,8 @@ def test_lanes_give_what_gymnax_itself_gives(name):
     with jax.numpy_dtype_promotion("standard"):
         env, params = gymnax.make(name)
     # Shorten long episodes so that truncation and resets occur, whatever a random policy does.
-    params = params.replace(max_steps_in_episode=min(int(params.max_steps_in_episode), 25))
+    limit = params.max_steps_in_episode
+    params = params.replace(max_steps_in_episode=min(limit, type(limit)(25)))
     ours = GymnaxEnv(env, params, name)
     lanes = Lanes(ours, LANES)
     keys, actions = jax.random.split(jax.random.key(5), steps), jnp.asarray(random_actions(ours, steps))

@@ -60,6 +60,38 @@ def orthogonal(gain: float) -> Callable[..., jax.Array]:
     return init
 
 
+@jax.custom_vjp
+def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x @ kernel, with a gradient that is laid out for CPU: XLA folds the transposition in x^T dy into a product that
+    is slower, by far for narrow heads; the barriers make it transpose first (`python bench/dense.py`)."""
+    return x @ kernel
+
+
+def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _product_backward(saved: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    rows, slopes = x.reshape(-1, x.shape[-1]), slope.reshape(-1, slope.shape[-1])
+    laid_out = jax.lax.optimization_barrier
+    narrow = slopes.shape[1] < 16
+    change = laid_out(laid_out(slopes.T) @ rows).T if narrow else laid_out(rows.T) @ slopes
+    return slope @ kernel.T, change
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+def dense(width: int, gain: float) -> nn.Dense:
+    """A linear layer with orthogonal kernel and zero bias."""
+
+    def dot(x: jax.Array, kernel: jax.Array, dimensions: Any, precision: Any = None, **_: Any) -> jax.Array:
+        return product(x, kernel)
+
+    return nn.Dense(width, kernel_init=orthogonal(gain), dot_general=dot)
+
+
 class PatchConv(nn.Module):
     """A convolution as one matrix product over patches: on CPU, inside a compiled loop, XLA's own convolution
     and above all its gradient are slower by an order of magnitude (`python bench/convolution.py`)."""
@@ -76,8 +108,7 @@ class PatchConv(nn.Module):
             for row in range(self.size)
             for column in range(self.size)
         ]
-        dense = nn.Dense(self.width, kernel_init=orthogonal(math.sqrt(2)))
-        return dense(jnp.concatenate(shifts, axis=-1))
+        return dense(self.width, math.sqrt(2))(jnp.concatenate(shifts, axis=-1))
 
 
 class SmallCNN(nn.Module):
@@ -113,8 +144,8 @@ class MLP(nn.Module):
         parts = [features.vector, *(SmallCNN(self.activation)(image) for image in features.images)]
         hidden = jnp.concatenate(parts, axis=-1) if features.images else features.vector
         for size in self.hidden_sizes:
-            hidden = self.activation(nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(hidden))
-        output = nn.Dense(self.num_outputs, kernel_init=orthogonal(self.head_gain))(hidden)
+            hidden = self.activation(dense(size, math.sqrt(2))(hidden))
+        output = dense(self.num_outputs, self.head_gain)(hidden)
         if self.num_log_std:
             log_std = self.param("log_std", nn.initializers.constant(self.log_std), (self.num_log_std,))
             wide = jnp.broadcast_to(log_std[None], (output.shape[0], self.num_log_std))

@@ -27,7 +27,7 @@ def initial_stats(shape: tuple[int, ...]) -> RunningStats:
     return RunningStats(jnp.zeros((), jnp.float32), jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32))
 
 
-def update_stats(stats: RunningStats, values: Float[Array, N * S], valid: Bool[Array, " N"]) -> RunningStats:
+def update_stats(stats: RunningStats, values: Float[Array, "N *S"], valid: Bool[Array, " N"]) -> RunningStats:
     """Merge the valid rows of `values` into `stats` (Chan's parallel formula):
 
     d = m_b - m_a;  m = m_a + d n_b / n;  n v = n_a v_a + n_b v_b + d^2 n_a n_b / n
