@@ -34,9 +34,12 @@ test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
 	$(PYTEST) -m learning -s
 
-bench: $(VENV)/.installed-dev  ## Measure speed against a plain JAX PPO, and the time to the first progress line
+bench: $(VENV)/.installed-dev  ## Measure speed against a plain JAX PPO, the start, and the choices that were made for speed
 	$(BIN)/python bench/compiled.py
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/dense.py
+	$(BIN)/python bench/convolution.py
+	$(BIN)/python bench/optimization_level.py
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

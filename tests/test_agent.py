@@ -64,6 +64,7 @@ def test_values_of_one_and_of_many():
     np.testing.assert_allclose(one.value(obs), [one.value(row) for row in obs], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observations", [False, True])
 def test_saved_agents_act_the_same_in_a_new_process(tmp_path, observations):
     one = agent(spaces.Box(-1, 1, (2,), np.float32), normalize_observations=observations)

@@ -53,6 +53,7 @@ def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
     assert timeless(tmp_path / "again") == timeless(path)
 
 
+@pytest.mark.slow
 def test_verbose_block(tmp_path):
     done = proximo("train", "gymnax/CartPole-v1", "--steps", "64", "--out", tmp_path / "run", "--verbose", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -119,6 +120,7 @@ def test_interrupts_save_and_exit(number, code, tmp_path):
     assert (path / "models" / "final_actor.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     done = proximo("train", "gymnax/CartPole-v1", "--out", tmp_path / "file" / "run", *SMALL)

@@ -66,6 +66,7 @@ def test_summary_numbers():
     }
 
 
+@pytest.mark.slow
 def test_evaluating_does_not_change_training(tmp_path):
     settings = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, total_timesteps=64 * 6)
 

@@ -80,6 +80,7 @@ def test_running_leaves_the_state_it_started_from_intact(cartpole):
     assert bits(state) == before
 
 
+@pytest.mark.slow
 def test_seeds_change_everything_and_the_same_seed_changes_nothing():
     first, again, other = (run_in([2], program(seed=seed))[0] for seed in (3, 3, 4))
     assert bits(first) == bits(again)

@@ -211,6 +211,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_cleanly(number, tmp_path):
     one = trainer(tmp_path / "run", total_timesteps=10**9, eval_frequency=0)
@@ -250,6 +251,7 @@ def test_an_agent_can_be_handed_in(tmp_path):
         trainer(tmp_path / "c", env="gymnax/Acrobot-v1", agent=first.agent)
 
 
+@pytest.mark.slow
 def test_precedence(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {gamma: 0.5, gae_lambda: 0.6}")
