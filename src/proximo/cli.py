@@ -32,9 +32,9 @@ def main() -> None:
     """The `proximo` command. A user's mistake ends in one sentence and exit code 2, never in a traceback."""
     try:
         app()
-    except ProximoError as error:
+    except (ProximoError, OSError) as error:
         RichConsole(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(str(error))}")
-        sys.exit(error.exit_code)
+        sys.exit(error.exit_code if isinstance(error, ProximoError) else 1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 

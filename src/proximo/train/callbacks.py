@@ -1,19 +1,16 @@
-"""What users hang into training: plain callables, and objects with the methods they care for."""
+"""What users hang into training: callables, and objects with a method `log_training_step`.
+
+They are called with the metrics after each update; returning False ends training cleanly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from proximo.errors import UserError
 
 Record = dict[str, Any]
-
-
-class Callback(Protocol):
-    """Called after each update; returning False ends training cleanly."""
-
-    def log_training_step(self, metrics: Record) -> bool | None: ...
 
 
 def as_callables(given: Any) -> list[Callable[[Record], Any]]:
