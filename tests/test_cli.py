@@ -11,6 +11,8 @@ import time
 import pytest
 
 from proximo import __version__
+from proximo.cli import app
+from proximo.envs import FAMILIES, Family
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
 SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "ppo.minibatch_size=32"]
@@ -134,6 +136,15 @@ def test_envs():
     assert "gymnax/CartPole-v1" in done.stdout
     assert "gymnax/Acrobot-v1" not in done.stdout
     assert "gymnax/Acrobot-v1" in proximo("envs").stdout
+
+
+def test_envs_names_what_is_missing(monkeypatch, capsys):
+    absent = Family("nowhere", "package_that_is_not_there", "proximo.envs.nowhere", "games", extra="nowhere")
+    monkeypatch.setitem(FAMILIES, "nowhere", absent)
+    app(["envs", "CartPole"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert 'nowhere  games; not installed: pip install "proximo[nowhere]"' in printed
+    assert "gymnax/CartPole-v1" in printed
 
 
 def test_settings():
