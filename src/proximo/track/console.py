@@ -55,7 +55,7 @@ class Display(Console):
         if self.rich.is_terminal and not self.verbose:
             self._progress = Progress(
                 SpinnerColumn(),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=12),
                 TextColumn("{task.description}"),
                 console=self.rich,
                 transient=True,
@@ -124,10 +124,8 @@ def progress_line(record: Record, config: Config) -> str:
     """Steps, return, rate and time left, in one line."""
     rate, total = record["time/steps_per_second"], config.train.total_timesteps
     left = duration(max(total - record["step"], 0) / rate)
-    text = f"{record['step']:,} / {total:,} steps   return {number(record['recent/return_mean'])}"
-    if "eval/return_mean" in record:
-        text += f" (evaluated {number(record['eval/return_mean'])})"
-    return f"{text}   {rate:,.0f} steps/s   {left} left"
+    steps, returned = f"{record['step']:,} / {total:,} steps", number(record["recent/return_mean"])
+    return f"{steps}   return {returned}   {rate:,.0f} steps/s   {left} left"
 
 
 def log_block(record: Record, config: Config) -> str:
