@@ -1,0 +1,85 @@
+"""Gymnasium spaces, taken apart: the leaves of nested ones, and what masks of actions look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+Tree = Any
+Path = tuple[Any, ...]
+"""The keys that lead to a leaf; empty for a space that is not nested."""
+
+
+def leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.Space]]:
+    """The spaces inside `space` that are not Dict or Tuple, with their paths, in the space's own order."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, inner in enumerate(space.spaces):
+            yield from leaves(inner, (*path, index))
+    else:
+        yield path, space
+
+
+def pick(tree: Tree, path: Path) -> Any:
+    """What stands at `path`."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def shown(path: Path) -> str:
+    """`path` as Python would have it: `['arm'][0]`."""
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def build(space: spaces.Space, make: Callable[[Path, spaces.Space], Any], path: Path = ()) -> Tree:
+    """A tree of the shape of `space`, with `make(path, leaf)` for each leaf."""
+    if isinstance(space, spaces.Dict):
+        return {key: build(inner, make, (*path, key)) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(build(inner, make, (*path, index)) for index, inner in enumerate(space.spaces))
+    return make(path, space)
+
+
+def mask_shape(space: spaces.Space) -> tuple[int, ...]:
+    """The shape of an action mask: one flag per choice.
+
+    Discrete: (n,). MultiDiscrete: the components one after the other. MultiBinary: (bits, 2), may it be 0, may it
+    be 1. Dict and Tuple: the flags of all discrete parts one after the other, in the space's own order. Continuous
+    actions have no flags.
+    """
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (int(space.nvec.sum()),)
+    if isinstance(space, spaces.MultiBinary):
+        return (math.prod(space.shape), 2)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return (sum(math.prod(mask_shape(leaf)) for _, leaf in leaves(space)),)
+    return (0,)
+
+
+def to_mask(space: spaces.Space, given: Any) -> np.ndarray:
+    """A mask as an environment gives it (flat, in the space's shape, or nested like the space) as bool[mask_shape].
+
+    Raises ValueError with a sentence where it does not fit.
+    """
+    shape = mask_shape(space)
+    if isinstance(given, dict | tuple | list) and isinstance(space, spaces.Dict | spaces.Tuple):
+        try:
+            parts = [to_mask(leaf, pick(given, path)).reshape(-1) for path, leaf in leaves(space) if mask_shape(leaf)[0]]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"the action mask must have the entries of the action space {space}") from None
+        return np.concatenate(parts) if parts else np.zeros(0, bool)
+    if isinstance(given, tuple | list) and isinstance(space, spaces.MultiDiscrete):
+        given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
+    mask = np.asarray(given)
+    if mask.size != math.prod(shape):
+        raise ValueError(f"the action mask must have {math.prod(shape)} flags for {space}, not the shape {mask.shape}")
+    return mask.astype(bool).reshape(shape)
