@@ -14,6 +14,7 @@ from gymnasium import spaces
 from proximo import PPOAgent, settings
 from proximo.errors import UserError
 from proximo.policy.spaces import space_from_json, space_to_json
+from proximo.spaces import leaves, pick
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 SPACES = [
@@ -25,6 +26,12 @@ SPACES = [
     spaces.MultiDiscrete([2, 3], start=[1, 0]),
     spaces.MultiBinary([2, 2]),
     spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.MultiBinary(3), OBS])}),
+    spaces.Box(-0.1, 0.1, (2,), np.float64),
+    spaces.Box(-np.inf, np.inf, (), np.float16),
+    spaces.Box(0, 1, (2,), bool),
+    spaces.Box(-(2**62), 2**62, (2,), np.int64),
+    spaces.Box(0, 2**64 - 1, (1,), np.uint64),
+    spaces.Tuple([spaces.Discrete(2, start=-3), spaces.Dict({"x": spaces.Box(0, 9, (), np.uint8)})]),
 ]
 
 
@@ -41,13 +48,22 @@ def test_spaces_survive_json(space):
     assert again.dtype == space.dtype
 
 
-@pytest.mark.parametrize("space", [*SPACES[1:2], *SPACES[3:7]], ids=str)
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_actions_belong_to_the_space(space, deterministic):
-    one = agent(space).act(np.zeros(3, np.float32), deterministic)
-    assert space.contains(np.asarray(one, space.dtype))
-    batch = agent(space).act(np.ones((5, 3), np.float32), deterministic)
-    assert len(batch) == 5
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_actions_belong_to_the_space(space):
+    one = agent(space)
+    for deterministic in (True, False):
+        assert space.contains(one.act(np.zeros(3, np.float32), deterministic))
+        batch = one.act(np.ones((5, 3), np.float32), deterministic)
+        for path, leaf in leaves(space):
+            assert pick(batch, path).shape == (5, *leaf.shape)
+            assert pick(batch, path).dtype == leaf.dtype
+
+
+def test_box_subclasses_are_saved_as_boxes():
+    class Special(spaces.Box):
+        pass
+
+    assert space_from_json(space_to_json(Special(-1, 1, (2,)))) == spaces.Box(-1, 1, (2,))
 
 
 def test_deterministic_actions_repeat_and_sampled_ones_vary():
@@ -55,6 +71,68 @@ def test_deterministic_actions_repeat_and_sampled_ones_vary():
     obs = np.zeros((50, 3), np.float32)
     np.testing.assert_array_equal(one.act(obs), one.act(obs))
     assert len(set(one.act(obs, deterministic=False).tolist())) > 10
+
+
+# Masks
+
+HYBRID = spaces.Dict({"kind": spaces.Discrete(4), "bits": spaces.MultiBinary(1), "aim": spaces.Box(-1, 1, (1,))})
+
+
+def test_a_mask_of_one_observation_is_taken_as_the_environment_gives_it():
+    one = agent(HYBRID)
+    nested = {"kind": [0, 0, 1, 0], "bits": [[0, 1]]}
+    flat = np.array([0, 1, 0, 0, 1, 0], np.int8)  # bits, then kind: the keys are sorted
+    for mask in (nested, flat):
+        for deterministic in (True, False):
+            action = one.act(np.zeros(3), deterministic, mask)
+            assert (action["kind"], action["bits"].tolist()) == (2, [1])
+
+
+def test_masks_of_a_batch_are_taken_row_by_row():
+    eye = np.eye(4, dtype=bool)
+    assert agent(spaces.Discrete(4)).act(np.zeros((4, 3)), False, eye).tolist() == [0, 1, 2, 3]
+    assert agent(spaces.Discrete(4)).act(np.zeros((4, 3)), False, eye.tolist()).tolist() == [0, 1, 2, 3]
+    nested = {"kind": eye, "bits": np.ones((4, 1, 2), bool)}
+    assert agent(HYBRID).act(np.zeros((4, 3)), False, nested)["kind"].tolist() == [0, 1, 2, 3]
+    bits = np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]])
+    assert agent(spaces.MultiBinary(2)).act(np.zeros((2, 3)), False, bits).tolist() == [[0, 1], [1, 0]]
+
+
+def dict_agent(action_space, **entries):
+    return PPOAgent(spaces.Dict({"x": OBS} | entries), action_space, settings.build(settings.from_keywords({})))
+
+
+def test_a_mask_in_the_observation_is_used():
+    one = dict_agent(spaces.Discrete(4))
+    for allowed in range(4):
+        assert one.act({"x": np.zeros(3), "action_mask": np.arange(4) == allowed}, deterministic=False) == allowed
+    rows = {"x": np.zeros((4, 3)), "action_mask": np.eye(4, dtype=np.int8)}
+    assert one.act(rows).tolist() == [0, 1, 2, 3]
+    assert one.act(rows, action_mask=np.eye(4)[::-1]).tolist() == [3, 2, 1, 0]
+    assert dict_agent(OBS).act({"x": np.zeros(3), "action_mask": np.ones(4)}).shape == (3,)
+
+
+def test_a_mask_that_is_an_observation_is_only_that():
+    one = dict_agent(spaces.Discrete(2), action_mask=spaces.MultiBinary(2))
+    best = one.act({"x": np.zeros(3), "action_mask": np.zeros(2)})
+    assert one.act({"x": np.zeros(3), "action_mask": np.zeros(2)}, action_mask=[best == 1, best == 0]) == 1 - best
+
+
+@pytest.mark.parametrize(
+    ("obs", "mask"),
+    [
+        (np.zeros(3), np.ones(5)),
+        (np.zeros(3), np.ones((2, 4))),
+        (np.zeros((2, 3)), np.ones(4)),
+        (np.zeros((2, 3)), np.ones((3, 4))),
+        (np.zeros((2, 3)), np.ones((2, 5))),
+        (np.zeros((2, 3)), [[1, 1], [1]]),
+    ],
+    ids=range(6),
+)
+def test_masks_that_do_not_fit_are_refused(obs, mask):
+    with pytest.raises(UserError, match="action mask does not fit"):
+        agent(spaces.Discrete(4)).act(obs, action_mask=mask)
 
 
 def test_values_of_one_and_of_many():
@@ -79,6 +157,13 @@ def test_saved_agents_act_the_same_in_a_new_process(tmp_path, observations):
     )
     printed = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout
     assert printed.split() == f"{one.act(np.ones(3)).tolist()} {one.value(np.ones(3))}".split()
+
+
+def test_hybrid_actions_survive_saving(tmp_path):
+    one = agent(HYBRID)
+    again = PPOAgent.load(one.save(tmp_path / "policy"))
+    assert again.policy.distribution == one.policy.distribution
+    assert again.act(np.ones(3)) == one.act(np.ones(3))
 
 
 def test_parts_say_what_they_lack(tmp_path):

@@ -71,6 +71,19 @@ def test_larger_images_go_through_two_strided_layers():
     assert image_kernels(17, 32, 1) == ([(5 * 5 * 1, 16), (3 * 3 * 16, 32)], (3 + 3 * 6 * 32, 8))
 
 
+def test_two_strided_layers_go_up_to_35():
+    # 35 -> 31 places, every second: 16 -> 14 places, every second: 7.
+    assert image_kernels(35, 84, 3)[1] == (3 + 7 * 19 * 32, 8)
+
+
+def test_the_largest_images_go_through_the_layers_for_atari():
+    # 84 -> (84 - 8) / 4 + 1 = 20 -> (20 - 4) / 2 + 1 = 9 -> 9 - 3 + 1 = 7.
+    layers = [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64)]
+    assert image_kernels(84, 84, 4) == (layers, (3 + 7 * 7 * 64, 8))
+    # 36 -> 8 -> 3 -> 1: the smallest that they fit.
+    assert image_kernels(36, 36, 4) == (layers, (3 + 64, 8))
+
+
 def test_images_too_small_for_a_patch_are_read_as_they_are():
     assert image_kernels(2, 9, 4) == ([], (3 + 2 * 9 * 4, 8))
 

@@ -36,13 +36,47 @@ def test_bytes_in_a_vector_are_scaled():
     assert vector(spaces.Box(0, 255, (2,), np.uint8), np.array([[0, 255]], np.uint8)).tolist() == [[0, 1]]
 
 
-def test_whole_numbers_without_bounds_stay():
+def test_whole_numbers_without_bounds_stay_and_are_measurements():
     space = spaces.Box(np.iinfo(np.int32).min, np.iinfo(np.int32).max, (2,), np.int32)
     assert vector(space, np.array([[-3, 1000]], np.int32)).tolist() == [[-3, 1000]]
+    assert ObservationAdapter(space).continuous.tolist() == [True, True]
+
+
+def test_bounds_count_entry_by_entry():
+    space = spaces.Box(np.array([0, 0]), np.array([4, 2**62]), dtype=np.int64)
+    assert vector(space, np.array([[1, 2**40]])).tolist() == [[0.25, 2**40]]
+    assert ObservationAdapter(space).continuous.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_bounds_are_met_that_single_precision_would_miss(dtype):
+    low = 2**30 + 1 if np.dtype(dtype).itemsize == 4 else 2**40 + 1
+    space = spaces.Box(low, low + 4, (2,), dtype)
+    assert vector(space, np.array([[low, low + 3]], dtype)).tolist() == [[0, 0.75]]
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (2, 1, 2, 1)])
+def test_boxes_of_every_dtype_and_rank_are_vectors(dtype, shape):
+    space = spaces.Box(0, 1, shape, dtype)
+    zero_one = np.stack([np.zeros(shape, dtype), np.ones(shape, dtype)])
+    given = ObservationAdapter(space)(zero_one)
+    size = int(np.prod(shape))
+    assert given.vector.dtype == jnp.float32
+    assert given.vector.tolist() == [[0] * size, [1] * size]
+    assert given.images == ()
+    is_float = np.issubdtype(dtype, np.floating)
+    assert ObservationAdapter(space).continuous.tolist() == [is_float] * size
 
 
 def test_discrete_is_one_hot_from_its_start():
     assert vector(spaces.Discrete(3, start=-1), np.array([-1, 0, 1])).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(("start", "dtype"), [(-100, np.int8), (-(2**40), np.int64)])
+def test_discrete_starts_far_away(start, dtype):
+    space = spaces.Discrete(120, start=start, dtype=dtype)
+    assert np.argmax(vector(space, np.array([start, start + 119], dtype)), axis=-1).tolist() == [0, 119]
 
 
 def test_multi_discrete_is_one_hot_by_component():
@@ -55,30 +89,80 @@ def test_multi_binary_is_bits():
 
 
 def test_bytes_of_an_image_are_scaled():
-    adapter = ObservationAdapter(spaces.Box(0, 255, (2, 3, 1), np.uint8))
-    features = adapter(np.array([[[[0], [51], [102]], [[153], [204], [255]]]], np.uint8))
+    adapter = ObservationAdapter(spaces.Box(0, 255, (3, 3, 1), np.uint8))
+    features = adapter(np.array([0, 51, 102, 153, 204, 255, 0, 0, 0], np.uint8).reshape(1, 3, 3, 1))
     assert features.vector.shape == (1, 0)
     assert adapter.vector_size == 0
     (image,) = features.images
-    assert image.shape == (1, 2, 3, 1)
-    np.testing.assert_allclose(image.reshape(-1), [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
+    assert image.shape == (1, 3, 3, 1)
+    np.testing.assert_allclose(image.reshape(-1), [0, 0.2, 0.4, 0.6, 0.8, 1, 0, 0, 0], rtol=1e-6)
 
 
-def test_other_images_stay():
-    (image,) = ObservationAdapter(spaces.Box(-9, 9, (1, 2, 1)))(jnp.array([[[[3.0], [-7.0]]]])).images
-    assert image.tolist() == [[[[3], [-7]]]]
+def test_whole_numbers_of_an_image_are_scaled_to_their_bounds():
+    low, high = np.zeros((4, 3, 2), np.int16), np.full((4, 3, 2), 4, np.int16)
+    low[..., 1], high[..., 1] = -10, 10
+    (image,) = ObservationAdapter(spaces.Box(low, high, dtype=np.int16))(np.full((1, 4, 3, 2), 3, np.int16)).images
+    np.testing.assert_allclose(image, np.broadcast_to([0.75, 0.65], (1, 4, 3, 2)), rtol=1e-6)
+
+
+def test_bits_of_an_image_are_zeros_and_ones():
+    bits = np.arange(36).reshape(1, 3, 3, 4) % 2 == 0
+    (image,) = ObservationAdapter(spaces.Box(0, 1, (3, 3, 4), bool))(bits).images
+    np.testing.assert_array_equal(image, bits.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_other_images_stay(dtype):
+    given = np.arange(9, dtype=dtype).reshape(1, 3, 3, 1) - 4
+    (image,) = ObservationAdapter(spaces.Box(-9, 9, (3, 3, 1), dtype))(given).images
+    np.testing.assert_array_equal(image, given)
+
+
+@pytest.mark.parametrize(
+    "shape", [(84, 84, 4), (84, 84, 3), (7, 7, 3), (10, 10, 7), (5, 5, 5), (8, 8, 111), (6, 7, 20), (210, 160, 3)]
+)
+def test_images_with_channels_last_stay(shape):
+    given = np.random.default_rng(0).random((2, *shape), np.float32)
+    (image,) = ObservationAdapter(spaces.Box(0, 1, shape))(given).images
+    np.testing.assert_array_equal(image, given)
+
+
+@pytest.mark.parametrize("shape", [(4, 84, 84), (3, 64, 64), (1, 28, 28), (3, 10, 10), (3, 210, 160), (2, 3, 3)])
+def test_channels_that_come_first_are_moved(shape):
+    given = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype(np.uint8)
+    (image,) = ObservationAdapter(spaces.Box(0, 255, shape, np.uint8))(given).images
+    assert image.shape == (2, *shape[1:], shape[0])
+    assert image[1, 2, 1, shape[0] - 1] == pytest.approx(given[1, shape[0] - 1, 2, 1] / 255)
+
+
+def test_bounds_move_with_the_channels():
+    high = np.ones((2, 3, 3), np.int32)
+    high[1] = 10
+    (image,) = ObservationAdapter(spaces.Box(np.zeros_like(high), high, dtype=np.int32))(
+        np.ones((1, 2, 3, 3), int)
+    ).images
+    np.testing.assert_allclose(image, np.broadcast_to([1, 0.1], (1, 3, 3, 2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1), (3, 2, 5), (1, 1, 40), (4, 1, 1), (2, 9, 16)])
+def test_images_too_small_for_a_patch_are_vectors(shape):
+    adapter = ObservationAdapter(spaces.Box(0, 1, shape))
+    given = np.random.default_rng(0).random((2, *shape), np.float32)
+    assert adapter(given).images == ()
+    np.testing.assert_array_equal(adapter(given).vector, given.reshape(2, -1))
+    assert adapter.continuous.all()
 
 
 NESTED = spaces.Dict(
     {
-        "b": spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,)), spaces.Box(0, 255, (1, 1, 1), np.uint8)]),
-        "a": spaces.Dict(z=spaces.MultiBinary(1), y=spaces.Box(0, 1, (1, 1, 2))),
+        "b": spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,)), spaces.Box(0, 255, (3, 3, 1), np.uint8)]),
+        "a": spaces.Dict(z=spaces.MultiBinary(1), y=spaces.Box(0, 1, (3, 3, 2))),
         "c": spaces.Box(0, 4, (1,), np.int32),
     }
 )
 NESTED_OBS = {
-    "a": {"y": np.float32([[[[0.5, 0.75]]]]), "z": np.array([[1]], np.int8)},
-    "b": (np.array([1]), np.float32([[0.1, 0.2]]), np.array([[[[255]]]], np.uint8)),
+    "a": {"y": np.full((1, 3, 3, 2), [0.5, 0.75], np.float32), "z": np.array([[1]], np.int8)},
+    "b": (np.array([1]), np.float32([[0.1, 0.2]]), np.full((1, 3, 3, 1), 255, np.uint8)),
     "c": np.array([[3]], np.int32),
 }
 
@@ -87,7 +171,7 @@ def test_nested_entries_come_in_the_order_of_the_space():
     # Gymnasium sorts the keys of a plain mapping: a, b, c.
     features = ObservationAdapter(NESTED)(NESTED_OBS)
     np.testing.assert_allclose(features.vector, [[1, 0, 1, 0.1, 0.2, 0.75]], rtol=1e-6)
-    assert [image.tolist() for image in features.images] == [[[[[0.5, 0.75]]]], [[[[1]]]]]
+    assert [image[0, 0, 0].tolist() for image in features.images] == [[0.5, 0.75], [1]]
 
 
 def test_only_measurements_are_continuous():
@@ -169,3 +253,34 @@ def test_a_wrong_shape_is_told_in_any_entry():
     for b in (np.zeros(3), np.zeros((4, 2))):
         with pytest.raises(UserError, match=r"\['b'\] must have the shape \(2,\)"):
             adapter.batch({"a": 1, "b": b})
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "told"),
+    [
+        (NESTED, {"a": {"y": 0, "z": 0}, "c": 0}, r"The observation lacks the entry 'b'; it has \['a', 'c'\]"),
+        (NESTED, {"a": {"y": 0}, "b": (), "c": 0}, r"The observation\['a'\] lacks the entry 'z'"),
+        (NESTED, {**NESTED_OBS, "b": (1, 2)}, r"\['b'\] must be a tuple of 3 entries; not tuple of 2"),
+        (NESTED, np.zeros(3), r"must be a dictionary with the entries \['a', 'b', 'c'\]; not ndarray"),
+        (NESTED, {**NESTED_OBS, "c": "text"}, r"\['c'\] must hold numbers; not str"),
+        (NESTED, {**NESTED_OBS, "c": None}, r"\['c'\] must hold numbers; not NoneType"),
+        (spaces.Box(-1, 1, (2,)), {"a": 1}, "The observation must hold numbers; not dict"),
+        (spaces.Box(-1, 1, (2,)), [[1, 2], [3]], "is ragged"),
+    ],
+    ids=range(8),
+)
+def test_a_wrong_structure_is_told(space, obs, told):
+    with pytest.raises(UserError, match=told):
+        ObservationAdapter(space).batch(obs)
+
+
+def test_entries_that_the_space_does_not_have_are_left_out():
+    obs, single = ObservationAdapter(spaces.Dict(a=spaces.Discrete(2))).batch({"a": 1, "mission": "go", "b": None})
+    assert single
+    assert list(obs) == ["a"]
+
+
+def test_wide_numbers_survive_the_way_to_the_device():
+    adapter = ObservationAdapter(spaces.Box(-np.inf, np.inf, (1,), np.int64))
+    obs, _ = adapter.batch(np.array([2**40]))
+    assert adapter(jnp.asarray(obs)).vector.tolist() == [[2**40]]

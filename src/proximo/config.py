@@ -16,6 +16,7 @@ from typing import Any, Literal
 from proximo.errors import UserError
 
 Schedule = Literal["constant", "linear", "cosine"]
+MAX_WORKERS = 255
 MAX_SEED = 2**31 - 1 - 10_000  # so that every seed derived from it fits 32 bits, see `seeding.py`
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
@@ -37,8 +38,25 @@ def setting(
 class EnvConfig:
     """The environment and how many copies of it run side by side."""
 
-    id: str = setting("gymnax/CartPole-v1", "What to train on; `proximo envs` lists what there is.")
+    id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
     num_envs: int = setting(8, "Environments stepped side by side.", at_least=1)
+    workers: Literal["auto"] | int = setting(
+        "auto",
+        "Processes that step host environments (EnvPool: threads); 0: this process; auto: as measured.",
+        at_least=0,
+        at_most=MAX_WORKERS,
+    )
+    groups: int = setting(
+        2, "Host environments in turns: the policy looks at one group while the others are stepped.", at_least=1
+    )
+    timeout: float = setting(60.0, "Seconds that a host environment may take to start, reset or step.", above=0)
+    on_error: Literal["stop", "restart"] = setting(
+        "stop", "When a host environment fails: end the run, or start that environment anew."
+    )
+    max_restarts: int = setting(10, "Restarts of failed host environments before the run ends.", at_least=0)
+    start_method: Literal["forkserver", "spawn", "fork"] = setting(
+        "forkserver", "How worker processes are started; fork is quick, and unsafe with threads."
+    )
     max_steps_per_episode: int | None = setting(
         None, "Cut episodes after this many steps (truncation); null: the environment's own limit.", at_least=1
     )
@@ -103,6 +121,9 @@ class NormalizeConfig:
 
     observations: bool = setting(False, "Standardise continuous observations.")
     rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+    clip_rewards: float | None = setting(
+        None, "Learn from rewards clipped to plus or minus this (before dividing); reported returns are not.", above=0
+    )
 
 
 @dataclass(frozen=True)

@@ -15,3 +15,11 @@ class UserError(ProximoError):
 
 class TrainingError(ProximoError):
     """A run that had to end early: the message names the cause, and what was trained has been kept."""
+
+
+class EnvError(TrainingError):
+    """An environment failed: a sentence, and where the environment raised something, its traceback."""
+
+    def __init__(self, sentence: str, trace: str = ""):
+        super().__init__(f"{sentence}\n\n{trace}".rstrip())
+        self.sentence, self.trace = sentence, trace

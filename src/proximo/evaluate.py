@@ -6,8 +6,9 @@ finish would be mostly short ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,12 @@ import numpy as np
 from flax import struct
 
 from proximo.compiling import jit
-from proximo.envs.api import JaxEnv
+from proximo.config import EnvConfig
+from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
 from proximo.envs.compiled.lanes import Lanes, where_lane
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.seeding import evaluation_key
+from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 
 Tree = Any
 MAX_LANES = 64
@@ -61,23 +63,49 @@ class EvalState:
     step: jax.Array  # int32
 
 
-class Evaluator:
-    """Deterministic evaluation of `policy` on `env`; frozen statistics, and a random stream of its own."""
+class Evaluator(Protocol):
+    """Deterministic evaluation of a policy; frozen statistics, environments and a random stream of its own."""
 
-    def __init__(self, env: JaxEnv, policy: Policy, episodes: int, max_steps: int | None, seed: int):
+    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
+        """Evaluate; the same parameters always give the same result. None if `stop` became true on the way."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def make_evaluator(source: JaxEnv | HostSource, policy: Policy, episodes: int, env: EnvConfig, seed: int) -> Evaluator:
+    """The evaluator for `episodes` episodes of an environment, of either kind."""
+    limit = env.max_steps_per_episode or (None if source.spec.max_steps else UNLIMITED)
+    env = replace(env, max_steps_per_episode=limit)
+    if isinstance(source, HostSource):
+        return HostEvaluator(source, policy, episodes, env, seed)
+    return CompiledEvaluator(source, policy, episodes, limit, seed)
+
+
+def quotas(episodes: int, lanes: int) -> np.ndarray:
+    """[L] episodes that each lane plays: `episodes` in all, as equal as they can be."""
+    return np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
+
+
+class CompiledEvaluator:
+    """An `Evaluator` on lanes of a JAX environment."""
+
+    def __init__(self, env: JaxEnv, policy: Policy, episodes: int, limit: int | None, seed: int):
         self.policy = policy
-        lanes = min(episodes, MAX_LANES)
-        self.quota = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
-        limit = max_steps or (None if env.spec.max_steps else UNLIMITED)
-        self.env = Lanes(env, lanes, limit)
+        self.env = Lanes(env, min(episodes, MAX_LANES), limit)
+        self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
         self._start = jit(self._initial)
         self._run = jit(self._steps)
 
-    def __call__(self, params: Tree, stats: RunningStats | None) -> Evaluation:
-        """Evaluate; the same parameters always give the same result."""
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
         state = self._start()
         while (np.asarray(state.done) < self.quota).any():
+            if stop():
+                return None
             state = self._run(params, stats, state)
         counted = np.arange(self.quota.max())[None] < self.quota[:, None]
         returns, lengths = (np.asarray(part, np.float64)[counted] for part in (state.returns, state.lengths))
@@ -132,3 +160,61 @@ class Evaluator:
             lengths=state.lengths.at[lane, slot].set(length, mode="drop"),
             step=state.step + 1,
         )
+
+
+class HostEvaluator:
+    """An `Evaluator` on lanes of a host environment; they are started when first needed."""
+
+    def __init__(self, source: HostSource, policy: Policy, episodes: int, env: EnvConfig, seed: int):
+        self.source = source
+        self.policy = policy
+        self._config = env
+        self._seed = seed + EVALUATION_OFFSET
+        self.quota = quotas(episodes, min(episodes, env.num_envs))
+        self._env: HostEnv | None = None
+        self._act = jit(self._actions)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
+        lanes = len(self.quota)
+        env = self._env = self._env or self.source.lanes(lanes, self._config)
+        env.notices.clear()  # said when training began
+        now = env.reset(self._seed)
+        parts = [lanes_of(batch) for batch in env.batches]
+        carry = [self.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
+        seen = [jax.tree.map(lambda leaf, part=part: leaf[part], (now.obs, now.action_mask)) for part in parts]
+        returned, length = np.zeros(lanes), np.zeros(lanes, int)
+        finished: list[list[tuple[float, int]]] = [[] for _ in range(lanes)]
+        while any(len(played) < quota for played, quota in zip(finished, self.quota, strict=True)):
+            if stop():
+                return None
+            for b in range(len(parts)):
+                carry[b], action = self._act(params, stats, carry[b], *seen[b])
+                env.send(b, jax.tree.map(np.asarray, action))
+            for b, part in enumerate(parts):
+                moved = env.recv(b)
+                seen[b] = (moved.obs, moved.action_mask)
+                ended = moved.terminated | moved.truncated
+                returned[part] += np.where(moved.valid, moved.reward, 0)
+                length[part] += moved.valid
+                for lane in np.flatnonzero(ended) + part.start:
+                    if moved.valid[lane - part.start]:
+                        finished[lane].append((returned[lane], length[lane]))
+                    returned[lane], length[lane] = 0, 0
+                if ended.any():
+                    empty = jax.tree.map(jnp.zeros_like, carry[b])
+                    carry[b] = where_lane(jnp.asarray(ended), empty, carry[b])
+        counted = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
+        returns, lengths = np.array(counted, np.float64).T
+        return Evaluation(returns, lengths)
+
+    def _actions(
+        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree
+    ) -> tuple[Tree, Tree]:
+        distribution = self.policy.distribution
+        memory, outputs = self.policy.act(params, stats, carry, obs)
+        return memory, distribution.to_env(distribution.mode(outputs, mask))

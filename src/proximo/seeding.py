@@ -2,8 +2,9 @@
 
     network initialisation   seed
     environment lanes        seed + i for lane i (host); one stream from `seed` (compiled)
-    first reset              seed + 10_000
-    evaluation               seed + 999
+    first reset              seed + 10_000 (host: + i for lane i)
+    evaluation               seed + 999 in the place of seed
+    restart r of a lane      1_000_003 * r further on (host)
     minibatch shuffle        seed ^ 0xA11CE
     action sampling          seed ^ 0xAC7
 
@@ -11,11 +12,14 @@ Streams are addressed, never consumed: the numbers of update `u` come from `fold
 can be cut into chunks, stopped and resumed anywhere and still draw the same numbers.
 """
 
+from __future__ import annotations
+
 import jax
 from flax import struct
 
 RESET_OFFSET = 10_000
 EVALUATION_OFFSET = 999
+RESTART_STRIDE = 1_000_003
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -52,6 +53,9 @@ FOREIGN_NAMES = {
     "env_id": "env.id",
     "env_name": "env.id",
     "n_envs": "env.num_envs",
+    "num_workers": "env.workers",
+    "num_env_runners": "env.workers",
+    "vec_env_cls": "env.workers",
     "net_arch": "network.hidden_sizes",
     "hidden_layer_sizes": "network.hidden_sizes",
     "fcnet_hiddens": "network.hidden_sizes",
@@ -69,6 +73,7 @@ FOREIGN_NAMES = {
 }
 # Where our setting means something a little different, what it means.
 DIFFERENCES = {
+    "vec_env_cls": "0 for this process, a number of worker processes, or auto",
     "num_minibatches": "the size of a minibatch, not how many there are",
     "log_std_init": "the deviation itself, not its logarithm",
     "anneal_lr": "constant, linear, cosine or adaptive",
@@ -145,7 +150,7 @@ def find_keyword(name: str) -> Setting:
 def _describe(expected: Any) -> str:
     origin, args = typing.get_origin(expected), typing.get_args(expected)
     if origin is typing.Literal:
-        return "one of " + ", ".join(map(str, args))
+        return ", ".join(map(str, args)) if len(args) == 1 else "one of " + ", ".join(map(str, args))
     if origin in (types.UnionType, typing.Union):
         return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
     if origin is tuple:
@@ -163,7 +168,14 @@ def _convert(value: Any, expected: Any) -> Any:
     """`value` as the type `expected`; raises ValueError where it is not one."""
     origin, args = typing.get_origin(expected), typing.get_args(expected)
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else _convert(value, next(a for a in args if a is not types.NoneType))
+        for choice in args:
+            with contextlib.suppress(ValueError, OverflowError):
+                return _convert(value, choice)
+        raise ValueError
+    if expected is types.NoneType:
+        if value is not None:
+            raise ValueError
+        return None
     if origin is typing.Literal:
         # YAML reads `off` and `no` as false: where "none" is a choice, that is what they mean.
         value = "none" if (value is None or value is False) and "none" in args else value

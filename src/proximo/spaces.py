@@ -47,6 +47,23 @@ def build(space: spaces.Space, make: Callable[[Path, spaces.Space], Any], path: 
     return make(path, space)
 
 
+def cast(space: spaces.Space, actions: Tree, single: bool = False) -> Tree:
+    """A policy's batch of actions as members of `space`: numpy arrays [B, ...] in its dtypes, or the first row alone.
+
+    Boxes are clipped once more: single precision need not have a number between two close bounds of a double.
+    """
+
+    def member(path: Path, leaf: spaces.Space) -> Any:
+        value = np.asarray(pick(actions, path)).astype(leaf.dtype)
+        if isinstance(leaf, spaces.Box):
+            value = np.clip(value, leaf.low, leaf.high)
+        if not single:
+            return value
+        return value[0] if isinstance(leaf, spaces.Discrete) else value[0, ...]  # [0, ...] of rank 0 stays an array
+
+    return build(space, member)
+
+
 def mask_shape(space: spaces.Space) -> tuple[int, ...]:
     """The shape of an action mask: one flag per choice.
 
@@ -73,7 +90,9 @@ def to_mask(space: spaces.Space, given: Any) -> np.ndarray:
     shape = mask_shape(space)
     if isinstance(given, dict | tuple | list) and isinstance(space, spaces.Dict | spaces.Tuple):
         try:
-            parts = [to_mask(leaf, pick(given, path)).reshape(-1) for path, leaf in leaves(space) if mask_shape(leaf)[0]]
+            parts = [
+                to_mask(leaf, pick(given, path)).reshape(-1) for path, leaf in leaves(space) if mask_shape(leaf)[0]
+            ]
         except (KeyError, IndexError, TypeError):
             raise ValueError(f"the action mask must have the entries of the action space {space}") from None
         return np.concatenate(parts) if parts else np.zeros(0, bool)

@@ -7,12 +7,33 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from proximo.envs.api import CompiledEnv, EnvSpec, JaxEnv, Timestep, Transition
+from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 
-__all__ = ["FAMILIES", "CompiledEnv", "EnvSpec", "Family", "JaxEnv", "Timestep", "Transition", "make"]
+if TYPE_CHECKING:
+    from proximo.envs.api import CompiledEnv, HostEnv, HostSource, JaxEnv, Timestep, Transition
+
+__all__ = [
+    "FAMILIES",
+    "CompiledEnv",
+    "EnvSpec",
+    "Family",
+    "HostEnv",
+    "HostSource",
+    "JaxEnv",
+    "Timestep",
+    "Transition",
+    "make",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: worker processes come by here, and must not wait for JAX.
+    if name not in __all__:
+        raise AttributeError(f"module 'proximo.envs' has no attribute {name!r}")
+    return getattr(importlib.import_module("proximo.envs.api"), name)
 
 
 @dataclass(frozen=True)
@@ -20,11 +41,16 @@ class Family:
     """A library of environments. Its adapter module offers `names()`, `make(name)`, `accepts(env)`, `wrap(env)`."""
 
     prefix: str
+    """What its ids start with, before a slash; empty for Gymnasium's, which have no such start."""
     package: str
     adapter: str
     about: str
     extra: str | None = None
     """The optional dependency that installs it; None: part of the core."""
+
+    @property
+    def title(self) -> str:
+        return self.prefix or self.package
 
     @property
     def installed(self) -> bool:
@@ -39,45 +65,44 @@ class Family:
             raise UserError(f"{self.prefix}/ environments need the package {self.package}; {self.install_command}")
         return importlib.import_module(self.adapter)
 
+    def ids(self) -> list[str]:
+        return [f"{self.prefix}/{name}" if self.prefix else name for name in self.module().names()]
+
 
 FAMILIES = {
     family.prefix: family
     for family in (
+        Family("", "gymnasium", "proximo.envs.host.gymnasium", "Gymnasium's, and every package that registers there"),
         Family("gymnax", "gymnax", "proximo.envs.compiled.gymnax", "classic control, MinAtar, bsuite and more, in JAX"),
+        Family("envpool", "envpool", "proximo.envs.host.envpool", "Atari, MuJoCo and more, stepped in C++", "envpool"),
     )
 }
 
 
-def make(env: Any) -> JaxEnv:
-    """The environment that `env` means: an id such as `gymnax/CartPole-v1`, or an environment object."""
+def make(env: Any) -> JaxEnv | HostSource:
+    """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory."""
+    from proximo.envs.api import HostSource, JaxEnv
+
     if isinstance(env, str):
         return _by_id(env)
+    if isinstance(env, HostSource):
+        return env
     for family in FAMILIES.values():
         if family.installed and family.module().accepts(env):
             return family.module().wrap(env)
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
-        f"env must be an id such as gymnax/CartPole-v1, a gymnax environment, or an object with "
-        f"spec, reset(key) and step(key, state, action); not {type(env).__name__}."
+        f"env must be an id such as CartPole-v1, an environment of Gymnasium or gymnax, a factory of Gymnasium "
+        f"environments, or an object with spec, reset(key) and step(key, state, action); not {type(env).__name__}."
     )
 
 
-def _by_id(env_id: str) -> JaxEnv:
+def _by_id(env_id: str) -> JaxEnv | HostSource:
     prefix, slash, name = env_id.partition("/")
-    if not slash:
-        matches = [
-            f"{family.prefix}/{known}"
-            for family in FAMILIES.values()
-            if family.installed
-            for known in difflib.get_close_matches(env_id, family.module().names(), 1, 0.5)
-        ]
-        hint = f"did you mean {matches[0]}?" if matches else "`proximo envs` lists what there is."
-        raise UserError(
-            f"There is no environment {env_id}; an id starts with its family, as in gymnax/{env_id}; {hint}"
-        )
-    if prefix not in FAMILIES:
-        near = difflib.get_close_matches(prefix, FAMILIES, 1, 0.4)
-        hint = f"did you mean {near[0]}/{name}?" if near else f"families: {', '.join(FAMILIES)}."
-        raise UserError(f"There is no environment family {prefix}; {hint}")
-    return FAMILIES[prefix].module().make(name)
+    if slash and prefix in FAMILIES:
+        return FAMILIES[prefix].module().make(name)
+    near = difflib.get_close_matches(prefix, FAMILIES, 1, 0.7)
+    if slash and near:
+        raise UserError(f"There is no environment family {prefix}; did you mean {near[0]}/{name}?")
+    return FAMILIES[""].module().make(env_id)

@@ -6,26 +6,18 @@ arrays with a leading axis of L lanes and never asks what kind of environment ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import gymnasium
 import jax
 from flax import struct
 
+from proximo.config import EnvConfig
+from proximo.envs.spec import EnvSpec as EnvSpec
+
 Tree = Any
 """A pytree of arrays."""
-
-
-@dataclass(frozen=True)
-class EnvSpec:
-    """What is known of an environment before it runs."""
-
-    id: str
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
-    max_steps: int | None = None
-    """The environment's own time limit, where it has one."""
+Array = Any
+"""An array of JAX inside the compiled program, of NumPy outside."""
 
 
 @struct.dataclass
@@ -67,15 +59,15 @@ class Timestep:
 
     obs: Tree  # [L, ...]
     action_mask: Tree  # [L, ...] bool, or None
-    reward: jax.Array  # [L] float32
-    terminated: jax.Array  # [L] bool: the episode reached an end; nothing follows it
-    truncated: jax.Array  # [L] bool: the episode was cut; its value goes on
+    reward: Array  # [L] float32
+    terminated: Array  # [L] bool: the episode reached an end; nothing follows it
+    truncated: Array  # [L] bool: the episode was cut; its value goes on
     final_obs: Tree  # [L, ...] the observation that the step led to, also where the lane was reset
-    valid: jax.Array  # [L] bool: false for a filler step or an absent agent
-    success: jax.Array | None  # [L] bool, or None where the environment does not say
+    valid: Array  # [L] bool: false for a filler step or an absent agent
+    success: Array | None  # [L] bool, or None where the environment does not say
 
     @property
-    def ended(self) -> jax.Array:
+    def ended(self) -> Array:
         return self.terminated | self.truncated
 
 
@@ -88,3 +80,47 @@ class CompiledEnv(Protocol):
     def reset(self, key: jax.Array) -> tuple[Tree, Timestep]: ...
 
     def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Timestep]: ...
+
+
+Batch = tuple[slice, ...]
+"""Groups of lanes that are exchanged with the policy together."""
+
+
+class HostEnv(Protocol):
+    """L lanes of environments that run outside the compiled program, in this process or in others.
+
+    Each of the `batches` is stepped on its own: `send` gives it actions, `recv` waits until they are done.
+    Between the two, other batches can be served. What `recv` returns are views that hold until the next `send`.
+    """
+
+    spec: EnvSpec
+    num_lanes: int
+    batches: tuple[Batch, ...]
+    notices: list[str]
+    """What the user should know, in sentences; whoever shows them takes them away."""
+
+    def reset(self, seed: int) -> Timestep:
+        """All lanes at the start of an episode; lane i is seeded `seed + i`."""
+        ...
+
+    def send(self, batch: int, action: Tree) -> None: ...
+
+    def recv(self, batch: int) -> Timestep: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HostSource(Protocol):
+    """Where lanes of a host environment come from."""
+
+    spec: EnvSpec
+
+    def lanes(self, num_envs: int, config: EnvConfig) -> HostEnv:
+        """`num_envs` environments, run as `config` says."""
+        ...
+
+
+def lanes_of(batch: Batch) -> slice:
+    """The lanes of a batch's groups, which lie side by side."""
+    return slice(batch[0].start, batch[-1].stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.policy.spaces import space_from_json, space_to_json
 from proximo.seeding import network_key
+from proximo.spaces import cast, mask_shape, to_mask
 
 Tree = Any
 FORMAT = "proximo-policy-1"
@@ -54,14 +56,17 @@ class PPOAgent:
         self._value = jit(self._value_batch)
 
     def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
-        """The action for one observation or a batch, as the environment takes it."""
+        """The action for one observation or a batch, as the environment takes it.
+
+        `action_mask` is true for allowed actions: as the environment gives it, or with a batch axis for a batch. An
+        observation's own entry "action_mask" is used where the observation space has none of that name.
+        """
         self._need("actor", "act")
         batch, single = self.policy.adapter.batch(obs)
-        if single and action_mask is not None:
-            action_mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], action_mask)
+        mask = self._mask(obs, action_mask, None if single else jax.tree.leaves(batch)[0].shape[0])
         self._key, key = jax.random.split(self._key)
-        action = jax.device_get(self._act(self.params, self.obs_stats, batch, action_mask, key, deterministic))
-        return jax.tree.map(lambda leaf: leaf[0], action) if single else action
+        action = jax.device_get(self._act(self.params, self.obs_stats, batch, mask, key, deterministic))
+        return cast(self.policy.action_space, action, single)
 
     def value(self, obs: Tree) -> Any:
         """The critic's estimate of the discounted return from one observation (a number) or a batch (an array)."""
@@ -91,6 +96,21 @@ class PPOAgent:
         parts = {"params": {name: agent.params[name] for name in meta["networks"]}, "obs_stats": agent.obs_stats}
         agent.params, agent.obs_stats = _fill(parts, tensors, path)
         return agent
+
+    def _mask(self, obs: Tree, given: Tree, num_rows: int | None) -> np.ndarray | None:
+        """The mask [B, ...] that the distribution takes, for `num_rows` observations or for a single one (None)."""
+        space = self.policy.action_space
+        if given is None and isinstance(obs, Mapping) and mask_shape(space)[0]:
+            known = self.policy.observation_space
+            given = None if "action_mask" in getattr(known, "spaces", ()) else obs.get("action_mask")
+        if given is None:
+            return None
+        try:
+            rows = [given] if num_rows is None else _rows(given, space, num_rows)
+            mask = np.stack([to_mask(space, row) for row in rows])
+        except ValueError as error:
+            raise UserError(f"This action mask does not fit: {error}.") from None
+        return mask if mask.size else None
 
     def _act_batch(self, params: Tree, stats: Tree, obs: Tree, mask: Tree, key: jax.Array, deterministic: bool) -> Tree:
         lanes = jax.tree.leaves(obs)[0].shape[0]
@@ -126,6 +146,16 @@ class PPOAgent:
             path = path.with_name(path.name + ".safetensors")
         write_atomically(path, safetensors.numpy.save(tensors, {"format": FORMAT, "proximo": json.dumps(meta)}))
         return path
+
+
+def _rows(given: Tree, space: spaces.Space, num_rows: int) -> list[Tree]:
+    """A batch of masks, one by one; nested ones have the batch axis in every entry."""
+    nested = isinstance(given, dict | tuple) and isinstance(space, spaces.Dict | spaces.Tuple)
+    given = jax.tree.map(np.asarray, given) if nested else np.asarray(given)
+    for leaf in jax.tree.leaves(given):
+        if leaf.shape[:1] != (num_rows,):
+            raise ValueError(f"for {num_rows} observations there must be as many masks, not the shape {leaf.shape}")
+    return [jax.tree.map(lambda leaf: leaf[row], given) for row in range(num_rows)]  # noqa: B023
 
 
 def _named(tree: Tree) -> dict[str, np.ndarray]:

@@ -111,17 +111,24 @@ class PatchConv(nn.Module):
         return dense(self.width, math.sqrt(2))(jnp.concatenate(shifts, axis=-1))
 
 
+def _layers(smaller_side: int) -> list[tuple[int, int, int]]:
+    """Width, patch size and stride of each layer."""
+    if smaller_side >= 36:
+        return [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+    if smaller_side >= 17:
+        return [(16, 5, 2), (32, 3, 2)]
+    return [(16, 3, 1)] if smaller_side >= 3 else []
+
+
 class SmallCNN(nn.Module):
-    """One 3x3 layer for grids up to 16 wide; two strided layers for anything larger; none below 3, where no
-    patch would fit and nothing be seen."""
+    """By the smaller side: one 3x3 layer for grids up to 16, two strided layers up to 35, from 36 on the three layers
+    that read Atari's screens (Mnih et al., Nature 2015); none below 3, where no patch would fit and nothing be seen."""
 
     activation: Callable[[jax.Array], jax.Array]
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        smallest = min(image.shape[1:3])
-        layers = [] if smallest < 3 else [(16, 3, 1)] if smallest <= 16 else [(16, 5, 2), (32, 3, 2)]
-        for width, size, stride in layers:
+        for width, size, stride in _layers(min(image.shape[1:3])):
             image = self.activation(PatchConv(width, size, stride)(image))
         return image.reshape(image.shape[0], -1)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from flax import struct
 from gymnasium import spaces
 
 from proximo.errors import UserError
+from proximo.spaces import Path, leaves, pick, shown
 
 Tree = Any
 
@@ -27,26 +28,27 @@ class Features:
 class ObservationAdapter:
     """Turns observations of a space into `Features`.
 
-    Numbers become parts of the vector, discrete values one-hot parts of it, arrays of rank 3 images
-    (bytes are scaled to 0..1); dictionaries and tuples are taken apart, entry by entry.
+    Numbers become parts of the vector, discrete values one-hot parts of it, arrays of rank 3 images, channels last;
+    whole numbers within bounds are scaled to 0..1. Dictionaries and tuples are taken apart, entry by entry.
     """
 
     def __init__(self, space: spaces.Space):
         self.space = space
-        self._leaves = list(_leaves(space, ()))
-        widths = [_width(leaf) for _, leaf in self._leaves if not _is_image(leaf)]
-        continuous = [_is_continuous(leaf) for _, leaf in self._leaves if not _is_image(leaf)]
-        self.vector_size = sum(widths)
-        self.continuous = np.repeat(np.array(continuous, bool), widths)
-        """[D] which entries of the vector are measurements, for which running statistics make sense."""
+        self._leaves = list(leaves(space))
+        for path, leaf in self._leaves:
+            _check_kind(leaf, path)
         if not self._leaves:
             raise UserError(f"The observation space {space} is empty: there is nothing to learn from.")
+        entries = [_continuous(leaf) for _, leaf in self._leaves if not _is_image(leaf)]
+        self.continuous = np.concatenate([np.zeros(0, bool), *entries])
+        """[D] which entries of the vector are measurements, for which running statistics make sense."""
+        self.vector_size = self.continuous.size
 
     def __call__(self, obs: Tree) -> Features:
         """Features of a batch of observations, leaves [B, ...]."""
         vectors, images = [], []
         for path, leaf in self._leaves:
-            value = jnp.asarray(_pick(obs, path))
+            value = jnp.asarray(_narrowed(pick(obs, path), leaf))
             if _is_image(leaf):
                 images.append(_image(value, leaf))
             else:
@@ -56,88 +58,140 @@ class ObservationAdapter:
         return Features(vector, tuple(images))
 
     def batch(self, obs: Tree) -> tuple[Tree, bool]:
-        """`obs` as arrays with a leading axis, and whether it was a single observation without one."""
-        arrays = _arrays(obs, self.space)
+        """`obs` as arrays with a leading axis, and whether it was a single observation without one.
+
+        Entries that the space does not have are left out.
+        """
+        arrays = _arrays(obs, self.space, ())
         first, leaf = self._leaves[0]
-        single = _pick(arrays, first).shape == leaf.shape
+        single = pick(arrays, first).shape == leaf.shape
+        num = () if single else pick(arrays, first).shape[:1]
         for path, leaf in self._leaves:
-            given = _pick(arrays, path).shape
-            if given != (leaf.shape if single else given[:1] + leaf.shape):
-                where = "".join(f"[{key!r}]" for key in path)
+            given = pick(arrays, path).shape
+            if given != (*num, *(leaf.shape or ())):
                 raise UserError(
-                    f"The observation{where} must have the shape {leaf.shape}, after a batch axis in all entries "
+                    f"The observation{shown(path)} must have the shape {leaf.shape}, after a batch axis in all entries "
                     f"or in none; not {given}."
                 )
         return (jax.tree.map(lambda x: x[None], arrays) if single else arrays), single
 
 
-def _leaves(space: spaces.Space, path: tuple) -> Iterator[tuple[tuple, spaces.Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from _leaves(inner, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            yield from _leaves(inner, (*path, index))
-    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        yield path, space
-    else:
-        where = "".join(f"[{key!r}]" for key in path)
+def _check_kind(space: spaces.Space, path: Path) -> None:
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise UserError(
-            f"The observation space{where} is {space}, which has no fixed shape to feed a network; wrap the "
+            f"The observation space{shown(path)} is {space}, which has no fixed shape to feed a network; wrap the "
             f"environment so that it emits Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these."
         )
 
 
-def _arrays(obs: Tree, space: spaces.Space) -> Tree:
+def _arrays(obs: Tree, space: spaces.Space, path: Path) -> Tree:
     """`obs` with an array in every entry of the space; lists of numbers become arrays, too."""
+    where = f"The observation{shown(path)}"
     if isinstance(space, spaces.Dict):
-        return {key: _arrays(obs[key], inner) for key, inner in space.spaces.items()}
+        if not isinstance(obs, Mapping):
+            raise UserError(f"{where} must be a dictionary with the entries {list(space.spaces)}; not {_kind(obs)}.")
+        for key in space.spaces:
+            if key not in obs:
+                raise UserError(f"{where} lacks the entry {key!r}; it has {list(obs)}.")
+        return {key: _arrays(obs[key], inner, (*path, key)) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_arrays(entry, inner) for entry, inner in zip(obs, space.spaces, strict=True))
-    return np.asarray(obs)
+        if not isinstance(obs, tuple | list | np.ndarray) or len(obs) != len(space.spaces):
+            raise UserError(f"{where} must be a tuple of {len(space.spaces)} entries; not {_kind(obs)}.")
+        each = enumerate(zip(obs, space.spaces, strict=True))
+        return tuple(_arrays(entry, inner, (*path, index)) for index, (entry, inner) in each)
+    try:
+        array = np.asarray(obs)
+    except ValueError:
+        raise UserError(f"{where} is ragged: its rows differ in length.") from None
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"{where} must hold numbers; not {_kind(obs)}.")
+    return _narrowed(array, space)
 
 
-def _pick(obs: Tree, path: tuple) -> Any:
-    for key in path:
-        obs = obs[key]
-    return obs
+def _kind(obs: Tree) -> str:
+    """What was given instead, in a word or two."""
+    return f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
 
 
-def _is_image(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
+def _narrowed(value: Any, space: spaces.Space) -> Any:
+    """Whole numbers without bounds, where JAX would cut their upper 32 bits off: rounded to what networks read."""
+    wide = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
+    return value.astype(np.float32) if wide and isinstance(space, spaces.Box) and _continuous(space).any() else value
 
 
-def _is_continuous(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether an image's first axis is its channels: few of them before a square, or before two long sides."""
+    first, *sides = shape
+    return first <= 16 and first < min(sides) and (sides[0] == sides[1] or min(sides) > 16)
 
 
-def _width(space: spaces.Space) -> int:
+def _is_image(space: spaces.Space) -> TypeGuard[spaces.Box]:
+    """Rank 3, and wide enough for the smallest patch that a network looks at; the rest is read as a vector."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    return min(space.shape[1:] if _channels_first(space.shape) else space.shape[:2]) >= 3
+
+
+def _within_bounds(space: spaces.Box) -> np.ndarray:
+    """Which entries are whole numbers that bounds bring to 0..1; wider ranges than 2^24 count as none."""
+    if np.issubdtype(space.dtype, np.floating):
+        return np.zeros(space.shape, bool)
+    return space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**24
+
+
+def _continuous(space: spaces.Space) -> np.ndarray:
+    """[D] for each number that a vector holds of `space`: is it a measurement?"""
+    if isinstance(space, spaces.Box):
+        return ~_within_bounds(space).reshape(-1)
     if isinstance(space, spaces.Discrete):
-        return int(space.n)
+        return np.zeros(int(space.n), bool)
     if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    return int(np.prod(space.shape or ()))
+        return np.zeros(int(space.nvec.sum()), bool)
+    return np.zeros(int(np.prod(space.shape or ())), bool)
 
 
 def _vector(value: jax.Array, space: spaces.Space) -> jax.Array:
-    batch = value.shape[0]
+    flat = value.reshape(value.shape[0], -1)
     if isinstance(space, spaces.Discrete):
-        return jax.nn.one_hot(value - jnp.asarray(space.start, value.dtype), int(space.n), dtype=jnp.float32)
+        return _one_hot(flat[:, 0], space.start, int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        values, starts = value.reshape(batch, -1), space.start.reshape(-1)
-        parts = [
-            jax.nn.one_hot(values[:, i] - jnp.asarray(starts[i], value.dtype), int(n), dtype=jnp.float32)
-            for i, n in enumerate(space.nvec.reshape(-1))
-        ]
-        return jnp.concatenate(parts, axis=-1)
-    flat = value.reshape(batch, -1).astype(jnp.float32)
-    if isinstance(space, spaces.Box) and not _is_continuous(space):
-        # Whole numbers within bounds are brought to 0..1, the range that the initialisation expects.
-        low, high = space.low.reshape(1, -1).astype(np.float32), space.high.reshape(1, -1).astype(np.float32)
-        if np.all(high - low < 2.0**24):
-            return (flat - low) / np.maximum(high - low, 1)
-    return flat
+        columns = zip(flat.T, space.start.reshape(-1), space.nvec.reshape(-1), strict=True)
+        return jnp.concatenate([_one_hot(column, start, int(n)) for column, start, n in columns], axis=-1)
+    if isinstance(space, spaces.Box):
+        return _scaled(flat, space.low.reshape(-1), space.high.reshape(-1), _within_bounds(space).reshape(-1))
+    return flat.astype(jnp.float32)
 
 
-def _image(value: jax.Array, space: spaces.Space) -> jax.Array:
-    return value.astype(jnp.float32) / 255 if space.dtype == np.uint8 else value.astype(jnp.float32)
+def _one_hot(value: jax.Array, start: Any, n: int) -> jax.Array:
+    return jax.nn.one_hot(_less(value, np.asarray(start)), n, dtype=jnp.float32)
+
+
+def _less(value: jax.Array, start: np.ndarray) -> jax.Array:
+    """value - start as int32. It does not matter that both may lose upper bits: the difference is small."""
+    return value.astype(jnp.int32) - start.astype(np.int32)
+
+
+def _image(value: jax.Array, space: spaces.Box) -> jax.Array:
+    low, high, bounded = space.low, space.high, _within_bounds(space)
+    if _channels_first(space.shape):
+        value = jnp.moveaxis(value, 1, -1)
+        low, high, bounded = (np.moveaxis(each, 0, -1) for each in (low, high, bounded))
+    return _scaled(value, low, high, bounded)
+
+
+def _scaled(value: jax.Array, low: np.ndarray, high: np.ndarray, bounded: np.ndarray) -> jax.Array:
+    """(x - low) / (high - low) for the whole numbers within bounds, the range that the initialisation expects;
+    other numbers as they are."""
+    plain = value.astype(jnp.float32)
+    if not bounded.any():
+        return plain
+    low, span = np.where(bounded, low, 0), np.where(bounded, high.astype(np.float64) - low.astype(np.float64), 1)
+    whole = jnp.issubdtype(value.dtype, jnp.integer) and low.any()
+    from_low = _less(value, _compact(low)).astype(jnp.float32) if whole else plain - _compact(low.astype(np.float32))
+    scaled = from_low / _compact(np.maximum(span, 1).astype(np.float32))
+    return scaled if bounded.all() else jnp.where(bounded[None], scaled, plain)
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """One number where all are the same: a constant of an image's size would be part of every program."""
+    return array.flat[0] if (array == array.flat[0]).all() else array[None]

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from proximo.config import NetworkConfig, NormalizeConfig
-from proximo.policy.distributions import build_distribution
+from proximo.policy.composite import build_distribution
 from proximo.policy.networks import build_actor, build_critic
 from proximo.policy.normalize import RunningStats, initial_stats, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter

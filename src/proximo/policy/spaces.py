@@ -12,24 +12,29 @@ from proximo.errors import UserError
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
     """A description that `space_from_json` turns back into an equal space."""
-    kind = {"type": type(space).__name__}
     if isinstance(space, spaces.Box):
-        return kind | {
+        return {
+            "type": "Box",
             "low": _numbers(space.low),
             "high": _numbers(space.high),
             "shape": list(space.shape),
             "dtype": np.dtype(space.dtype).name,
         }
     if isinstance(space, spaces.Discrete):
-        return kind | {"n": int(space.n), "start": int(space.start), "dtype": np.dtype(space.dtype).name}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": np.dtype(space.dtype).name}
     if isinstance(space, spaces.MultiDiscrete):
-        return kind | {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": np.dtype(space.dtype).name}
+        return {
+            "type": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": space.start.tolist(),
+            "dtype": np.dtype(space.dtype).name,
+        }
     if isinstance(space, spaces.MultiBinary):
-        return kind | {"n": space.n if isinstance(space.n, int) else list(space.shape)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, spaces.Dict):
-        return kind | {"spaces": [[key, space_to_json(inner)] for key, inner in space.spaces.items()]}
+        return {"type": "Dict", "spaces": [[key, space_to_json(inner)] for key, inner in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
-        return kind | {"spaces": [space_to_json(inner) for inner in space.spaces]}
+        return {"type": "Tuple", "spaces": [space_to_json(inner) for inner in space.spaces]}
     raise UserError(f"The space {space} cannot be saved with a policy.")
 
 

@@ -8,6 +8,8 @@ import jax
 from flax import struct
 
 Tree = Any
+Array = Any
+"""An array of JAX, or of NumPy where host environments filled it."""
 
 
 @struct.dataclass
@@ -17,16 +19,16 @@ class Rollout:
     obs: Tree  # [T, L, ...] what the policy saw
     action_mask: Tree  # [T, L, ...] bool, or None
     action: Tree  # [T, L, ...] in the distribution's own coordinates
-    reward: jax.Array  # [T, L]
-    terminated: jax.Array  # [T, L] bool
-    truncated: jax.Array  # [T, L] bool
-    valid: jax.Array  # [T, L] bool
-    final_obs: Tree  # [T, L, ...] where each step led; differs from obs[t + 1] where an episode ended
+    reward: Array  # [T, L]
+    terminated: Array  # [T, L] bool
+    truncated: Array  # [T, L] bool
+    valid: Array  # [T, L] bool
+    final_obs: Tree  # [T, L, ...] where each truncated step led; elsewhere anything finite
     last_obs: Tree  # [L, ...] what the policy sees next
     carry: Tree  # [L, ...] the memory at the start
 
     @property
-    def ended(self) -> jax.Array:
+    def ended(self) -> Array:
         return self.terminated | self.truncated
 
 

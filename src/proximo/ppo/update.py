@@ -102,12 +102,15 @@ def current_rates(state: TrainState, config: Config) -> Rates:
 def normalized_rewards(
     state: TrainState, rollout: Rollout, discounted: jax.Array, config: Config
 ) -> tuple[jax.Array, RunningStats | None, jax.Array]:
-    """Rewards in units of the discounted return's deviation, this rollout included."""
+    """Rewards to learn from: clipped, then in units of the discounted return's deviation, this rollout included."""
+    reward, limit = rollout.reward, config.normalize.clip_rewards
+    if limit is not None:
+        reward = jnp.clip(reward, -limit, limit)
     if state.reward_stats is None:
-        return rollout.reward, None, discounted
-    discounted, sums = discounted_sums(discounted, rollout.reward, rollout.ended, config.ppo.gamma)
+        return reward, None, discounted
+    discounted, sums = discounted_sums(discounted, reward, rollout.ended, config.ppo.gamma)
     stats = update_stats(state.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
-    return scale_rewards(stats, rollout.reward), stats, discounted
+    return scale_rewards(stats, reward), stats, discounted
 
 
 def training_samples(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
@@ -20,6 +21,8 @@ class Console:
     """Says nothing: the null object. `Display` is the one that speaks."""
 
     def start(self, config: Config, path: Path) -> None: ...
+
+    def note(self, sentence: str) -> None: ...
 
     def show(self, records: list[Record]) -> None: ...
 
@@ -67,6 +70,9 @@ class Display(Console):
     def __exit__(self, *_: object) -> None:
         if self._progress:
             self._progress.stop()
+
+    def note(self, sentence: str) -> None:
+        self.rich.print(f"[dim]{escape(sentence)}[/dim]")
 
     def show(self, records: list[Record]) -> None:
         if self.verbose:

@@ -103,7 +103,7 @@ class History:
         if self.convergence.converged:
             return "converged"
         spent = (
-            self.updates >= self.config.num_updates,
+            self.steps >= train.total_timesteps,  # counted: filler steps are none
             train.max_episodes is not None and self.episodes >= train.max_episodes,
             train.max_seconds is not None and elapsed >= train.max_seconds,
         )

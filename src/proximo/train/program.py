@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from proximo.config import Config
 from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.ppo.rollout import Episodes
+from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState, initial_train_state, update
 
 Tree = Any
@@ -43,6 +44,26 @@ class UpdateReport:
     mean_reward: jax.Array
 
 
+class Program(Protocol):
+    """What the trainer runs: updates, on either kind of environment."""
+
+    max_chunk: int
+    notices: list[str]
+
+    def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState: ...
+
+    def compile(self, state: ProgramState) -> None: ...
+
+    def run(
+        self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
+    ) -> tuple[ProgramState, list[UpdateReport]]:
+        """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host.
+        No report if `stop` became true before the first was made."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class CompiledProgram:
     """Collect and update as one program over lanes of a JAX environment.
 
@@ -56,6 +77,7 @@ class CompiledProgram:
         self.config = config
         lanes = config.ppo.rollout_length * env.num_lanes
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
+        self.notices: list[str] = []
         self._run: Any = None
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
@@ -72,12 +94,17 @@ class CompiledProgram:
         if self._run is None:
             self._run = jit(self._chunk).lower(state, np.int32(1)).compile()
 
-    def run(self, state: ProgramState, num_updates: int) -> tuple[ProgramState, list[UpdateReport]]:
+    def run(
+        self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
+    ) -> tuple[ProgramState, list[UpdateReport]]:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
         self.compile(state)
         state, reports = self._run(state, np.int32(num_updates))
         on_host = jax.device_get(reports)
         return state, [jax.tree.map(lambda leaf, i=i: leaf[i], on_host) for i in range(num_updates)]
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
     def _chunk(self, state: ProgramState, num_updates: jax.Array) -> tuple[ProgramState, UpdateReport]:
         one = partial(train_step, env=self.env, policy=self.policy, config=self.config)
@@ -97,6 +124,14 @@ def train_step(
 ) -> tuple[ProgramState, UpdateReport]:
     """Collect one rollout and learn from it."""
     lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
+    return learn(ProgramState(state.train, lanes), rollout, episodes, policy, config)
+
+
+def learn(
+    state: ProgramState, rollout: Rollout, episodes: Episodes, policy: Policy, config: Config
+) -> tuple[ProgramState, UpdateReport]:
+    """Learn from a rollout that was collected up to `state.collect`. Whatever kind of environment made it."""
+    lanes = state.collect
     train, discounted, critic_carry, metrics = update(state.train, rollout, lanes.discounted, policy, config)
     lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
     num_valid = rollout.valid.sum(dtype=jnp.int32)

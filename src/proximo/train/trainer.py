@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from proximo import envs, settings
 from proximo.config import Config
 from proximo.envs.compiled.lanes import Lanes
-from proximo.errors import TrainingError, UserError
-from proximo.evaluate import Evaluation, Evaluator
+from proximo.errors import EnvError, TrainingError, UserError
+from proximo.evaluate import Evaluator, make_evaluator
 from proximo.policy.agent import PPOAgent
 from proximo.presets import find_preset
 from proximo.track.console import Console
@@ -20,8 +20,9 @@ from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
 from proximo.train.callbacks import as_callables, for_callback
 from proximo.train.history import History, Record
+from proximo.train.host_program import HostProgram
 from proximo.train.interrupt import Interrupt
-from proximo.train.program import CompiledProgram, ProgramState
+from proximo.train.program import CompiledProgram, Program, ProgramState
 
 CHUNK_SECONDS = 0.25
 
@@ -29,14 +30,15 @@ CHUNK_SECONDS = 0.25
 class PPOTrainer:
     """Trains a policy with PPO, and leaves a run directory behind.
 
-        trainer = PPOTrainer(env="gymnax/CartPole-v1", target_reward=475.0)
+        trainer = PPOTrainer(env="CartPole-v1", target_reward=475.0)
         results = trainer.train()
         trainer.evaluate(num_episodes=100)
         trainer.agent.act(observation)
 
-    `env` is an id, a gymnax environment or a `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or
-    with its section (`eval_episodes=20`). Settings are taken, later ones over earlier ones, from the defaults, the
-    environment's preset (unless `preset=False`), `config` (a path, a mapping or a `Config`), and the keywords.
+    `env` is an id, an environment of Gymnasium or gymnax, a factory of Gymnasium environments, or a `JaxEnv`. Any
+    setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings are taken,
+    later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`), `config` (a
+    path, a mapping or a `Config`), and the keywords.
     """
 
     def __init__(
@@ -50,8 +52,9 @@ class PPOTrainer:
         console: Console | None = None,
         **keywords: Any,
     ):
-        self.config = resolve(env, config, preset, keywords)
-        source = envs.make(self.config.env.id if env is None or isinstance(env, str) else env)
+        given = env if env is None or isinstance(env, str) else envs.make(env)
+        self.config = resolve(given, config, preset, keywords)
+        source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         if agent is not None:
             self.config = dataclasses.replace(
                 self.config, network=agent.config.network, normalize=agent.config.normalize
@@ -59,8 +62,7 @@ class PPOTrainer:
         self.env = source
         self.agent = agent or PPOAgent(source.spec.observation_space, source.spec.action_space, self.config)
         check_spaces(self.agent, source.spec)
-        lanes = Lanes(source, self.config.env.num_envs, self.config.env.max_steps_per_episode)
-        self.program = CompiledProgram(lanes, self.agent.policy, self.config)
+        self.program = make_program(source, self.agent, self.config)
         self.path = Path(out) if out is not None else default_directory(self.config)
         self.console = console or Console()
         self.interrupted_by: int | None = None
@@ -74,25 +76,34 @@ class PPOTrainer:
         callbacks = as_callables(callback)
         store = RunStore(self.path, self.config)
         self.console.start(self.config, self.path)
-        with Interrupt() as interrupt, self.console:
+        with Interrupt() as interrupt, self.console, self:
             history = History(self.config)
+            stopped = lambda: interrupt.signal is not None  # noqa: E731
             state = self.program.init(self.agent.params, self.agent.obs_stats)
             self.program.compile(state)
+            self._tell()
             history.start_training()
             try:
-                while history.stop_reason is None and interrupt.signal is None:
+                while history.stop_reason is None and not stopped():
                     before, size = state, 1 if callbacks else self._chunk_size(history)
                     history.start_chunk()
-                    state, reports = self.program.run(before, size)
+                    state, reports = self.program.run(before, size, stopped)
+                    self._tell()
+                    if not reports:
+                        break
                     records = history.add_chunk(reports)
                     if len(records) < size:
                         # Replay: the same program, stopped at the very update that ended the run.
                         state = self.program.run(before, len(records))[0] if records else before
                     if self._evaluation_due(history):
-                        records[-1] |= self._periodic_evaluation(state)
+                        records[-1] |= self._periodic_evaluation(state, stopped)
                     store.append(records)
                     self.console.show(records)
                     self._call(callbacks, state, records, history)
+            except EnvError as error:
+                history.stop_reason = "failed"
+                kept = f"What was trained before is in {self.path / 'models'}."
+                raise EnvError(f"{error.sentence} {kept}", error.trace) from None
             except Exception:
                 history.stop_reason = "failed"
                 raise
@@ -107,7 +118,8 @@ class PPOTrainer:
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
         """Play `num_episodes` deterministic episodes with the current policy."""
-        summary = self._evaluation(num_episodes).summary()
+        with self:
+            summary = self._evaluation(num_episodes)
         return {
             "avg_reward": summary["return_mean"],
             "std_reward": summary["return_std"],
@@ -116,12 +128,29 @@ class PPOTrainer:
             "avg_length": summary["length_mean"],
         }
 
+    def close(self) -> None:
+        """End the environments' processes. `train` and `evaluate` do so when they are done."""
+        self.program.close()
+        for evaluator in self._evaluators.values():
+            evaluator.close()
+
+    def __enter__(self) -> PPOTrainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tell(self) -> None:
+        for notice in self.program.notices:
+            self.console.note(notice)
+        self.program.notices.clear()
+
     def _adopt(self, state: ProgramState) -> None:
         self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats
 
     def _chunk_size(self, history: History) -> int:
         """Updates in the next call: about a quarter of a second, and never past an evaluation or the end."""
-        size = self.config.num_updates - history.updates
+        size = max(1, self.config.num_updates - history.updates)  # filler steps may leave some to do
         if self.config.eval.frequency:
             size = min(size, self.config.eval.frequency - history.updates % self.config.eval.frequency)
         wanted = 1 if history.updates == 0 else max(1, math.floor(CHUNK_SECONDS / history.seconds_per_update))
@@ -139,18 +168,28 @@ class PPOTrainer:
             if any(wish is False for wish in wishes):
                 history.stop_reason = history.stop_reason or "callback"
 
-    def _periodic_evaluation(self, state: ProgramState) -> Record:
+    def _periodic_evaluation(self, state: ProgramState, stop: Callable[[], bool]) -> Record:
         self._adopt(state)
-        summary = self._evaluation(self.config.eval.episodes).summary()
+        summary = self._evaluation(self.config.eval.episodes, stop)
         return {f"eval/{name}": value for name, value in summary.items()}
 
-    def _evaluation(self, episodes: int) -> Evaluation:
+    def _evaluation(self, episodes: int, stop: Callable[[], bool] = bool) -> dict[str, Any]:
+        """The summary of an evaluation; empty if it was stopped."""
         if episodes < 1:
             raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
         if episodes not in self._evaluators:
-            limit = self.config.env.max_steps_per_episode
-            self._evaluators[episodes] = Evaluator(self.env, self.agent.policy, episodes, limit, self.config.seed)
-        return self._evaluators[episodes](self.agent.params, self.agent.obs_stats)
+            self._evaluators[episodes] = make_evaluator(
+                self.env, self.agent.policy, episodes, self.config.env, self.config.seed
+            )
+        played = self._evaluators[episodes](self.agent.params, self.agent.obs_stats, stop)
+        return played.summary() if played else {}
+
+    def _final_evaluation(self) -> dict[str, Any] | None:
+        try:
+            return self._evaluation(self.config.eval.episodes)
+        except EnvError as error:
+            self.console.note(f"There is no final evaluation: {error}")
+            return None
 
     def _finish(self, store: RunStore, history: History) -> dict[str, Any]:
         """Models, final evaluation, summary and picture. A run that was cut short is not evaluated."""
@@ -164,7 +203,7 @@ class PPOTrainer:
             "algorithm": "PPO",
             **history.summary(),
             "stop_reason": reason,
-            "final_eval": self._evaluation(self.config.eval.episodes).summary() if complete else None,
+            "final_eval": self._final_evaluation() if complete else None,
             "versions": versions(),
         }
         store.finish(result)
@@ -172,7 +211,17 @@ class PPOTrainer:
         return result
 
 
-def resolve(env: Any, config: Any, preset: bool, keywords: Mapping[str, Any]) -> Config:
+def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
+    """The training program for an environment of either kind."""
+    if isinstance(source, envs.HostSource):
+        return HostProgram(source, agent.policy, config)
+    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
+    return CompiledProgram(lanes, agent.policy, config)
+
+
+def resolve(
+    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool, keywords: Mapping[str, Any]
+) -> Config:
     """The configuration of a run from everything a user may give."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
@@ -182,7 +231,7 @@ def resolve(env: Any, config: Any, preset: bool, keywords: Mapping[str, Any]) ->
         given = settings.from_mapping(config, "config")
     keyed = settings.from_keywords(keywords)
     if env is not None:
-        keyed["env.id"] = env if isinstance(env, str) else envs.make(env).spec.id
+        keyed["env.id"] = env if isinstance(env, str) else env.spec.id
     env_id = (given | keyed).get("env.id", (base or Config()).env.id)
     tuned = find_preset(env_id) if preset and base is None else {}
     return settings.build(tuned, given, keyed, base=base)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.api import EnvSpec, Transition, Tree
+from proximo.envs.api import Transition, Tree
 from proximo.envs.lazy import deferred
+from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 
 # gymnax imports these for pictures that nobody asked for yet; together they take longer to load than JAX.

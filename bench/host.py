@@ -1,0 +1,172 @@
+"""Steps per second on Gymnasium environments: Proximo and Stable-Baselines3, by turns, with the same settings.
+
+    python bench/host.py [--rounds 3]
+
+Each measurement is a process of its own that trains, after a warm-up, for a number of steps. Stable-Baselines3 gets
+its best result over one and two threads and over both of its ways to step environments. Last, Proximo collects from
+16 environments that each sleep 2 ms in a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SETTINGS = dict(rollout_length=128, minibatch_size=256, epochs_per_update=4, num_envs=8, entropy_coef=0.0)
+STEPS = {"CartPole-v1": 8 * 128 * 60, "HalfCheetah-v5": 8 * 128 * 30}
+GOALS = {"CartPole-v1": 5.0, "HalfCheetah-v5": 2.0}
+WARM_UP = 8 * 128 * 4
+SLEEP, SLEEPERS = 2e-3, 16
+
+
+def proximo(env: str) -> float:
+    from proximo import PPOTrainer
+
+    started = []
+
+    def watch(metrics: dict) -> None:
+        if metrics["step"] >= WARM_UP and not started:
+            started.append((metrics["step"], time.perf_counter()))
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = PPOTrainer(
+            env,
+            preset=False,
+            out=f"{folder}/run",
+            total_timesteps=WARM_UP + STEPS[env],
+            eval_frequency=0,
+            eval_episodes=1,
+            **SETTINGS,
+        )
+        ended = []
+        finish = trainer._finish
+        trainer._finish = lambda *rest: ended.append(time.perf_counter()) or finish(*rest)  # before the evaluation
+        trainer.train(watch)
+    (step, begin), end = started[0], ended[0]
+    return (WARM_UP + STEPS[env] - step) / (end - begin)
+
+
+def sb3(env: str, threads: int, subprocesses: bool) -> float:
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    torch.set_num_threads(threads)
+    kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    vector = make_vec_env(env, SETTINGS["num_envs"], seed=0, vec_env_cls=kind)
+    model = PPO(
+        "MlpPolicy",
+        vector,
+        n_steps=SETTINGS["rollout_length"],
+        batch_size=SETTINGS["minibatch_size"],
+        n_epochs=SETTINGS["epochs_per_update"],
+        policy_kwargs=dict(net_arch=[64, 64]),
+        device="cpu",
+        seed=0,
+    )
+
+    class Watch(BaseCallback):
+        begin = None
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps >= WARM_UP and self.begin is None:
+                self.begin = (self.num_timesteps, time.perf_counter())
+
+    watch = Watch()
+    model.learn(WARM_UP + STEPS[env], callback=watch)
+    step, begin = watch.begin
+    rate = (model.num_timesteps - step) / (time.perf_counter() - begin)
+    vector.close()
+    return rate
+
+
+def sleepers() -> float:
+    """Steps per second while collecting from environments that only wait."""
+    import gymnasium
+    import numpy as np
+
+    class Sleeper(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(4, np.float32), {}
+
+        def step(self, action):
+            time.sleep(SLEEP)
+            return np.zeros(4, np.float32), 0.0, False, False, {}
+
+    from proximo import PPOTrainer
+
+    trainer = PPOTrainer(
+        Sleeper, num_envs=SLEEPERS, rollout_length=128, minibatch_size=256, out=tempfile.mkdtemp() + "/run"
+    )
+    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    trainer.program.compile(state)
+    collector, rates = trainer.program._collector, []
+    for _ in range(6):
+        begin = time.perf_counter()
+        collector.collect(state.train, state.collect, bool)
+        rates.append(SLEEPERS * 128 / (time.perf_counter() - begin))
+    trainer.close()
+    return statistics.median(rates)
+
+
+def measured(*arguments: str) -> float:
+    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=[*STEPS, "sleep"])
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        what, *rest = options.measure
+        rate = {
+            "proximo": lambda: proximo(rest[0]),
+            "sb3": lambda: sb3(rest[0], int(rest[1]), rest[2] == "processes"),
+            "sleep": sleepers,
+        }[what]()
+        print(json.dumps(rate))
+        return
+    for env in STEPS:
+        if options.only not in (None, env):
+            continue
+        ways = [(threads, where) for threads in (1, 2) for where in ("process", "processes")]
+        ours: list[float] = []
+        theirs: dict[tuple[int, str], list[float]] = {way: [] for way in ways}
+        for _ in range(options.rounds):
+            for way in ways:
+                theirs[way].append(measured("--measure", "sb3", env, str(way[0]), way[1]))
+            ours.append(measured("--measure", "proximo", env))
+        for (threads, where), rates in theirs.items():
+            name = f"Stable-Baselines3, {threads} thread{'s' if threads > 1 else ''}, environments in {where}"
+            print(f"{env}  {name:64} {statistics.median(rates):9,.0f} steps/s  {[round(rate) for rate in rates]}")
+        print(f"{env}  {'Proximo':64} {statistics.median(ours):9,.0f} steps/s  {[round(rate) for rate in ours]}")
+        ratio = statistics.median(ours) / max(statistics.median(rates) for rates in theirs.values())
+        print(f"{env}  ratio {ratio:.2f} (goal {GOALS[env]:g})")
+    if options.only in (None, "sleep"):
+        rates = [measured("--measure", "sleep") for _ in range(options.rounds)]
+        possible = SLEEPERS / SLEEP
+        print(f"16 environments that sleep 2 ms: {statistics.median(rates):,.0f} of {possible:,.0f} steps/s", end="  ")
+        print(f"ratio {statistics.median(rates) / possible:.2f} (goal 0.7)  {[round(rate) for rate in rates]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Collect a rollout from host environments: the policy and the environments take turns, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from proximo.collect.compiled import CollectState
+from proximo.compiling import jit
+from proximo.config import Config
+from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
+from proximo.envs.compiled.lanes import where_lane
+from proximo.envs.host.bounds import outside
+from proximo.errors import EnvError
+from proximo.policy.policy import Policy
+from proximo.ppo.rollout import Episodes, Rollout
+from proximo.ppo.update import TrainState
+from proximo.spaces import Path, leaves, pick, shown
+
+Tree = Any
+
+
+@struct.dataclass
+class Collected:
+    """A rollout from host environments, and what is needed to go on after it."""
+
+    rollout: Rollout
+    success: np.ndarray  # [T, L] int8: 1 or 0 where an environment said it of an episode that ended, else -1
+    action_mask: Tree  # [L, ...] bool of what the policy sees next, or None
+    carry: Tree  # [L, ...] the actor's memory after the rollout
+
+
+class Slot(NamedTuple):
+    """Where one step of one batch of lanes is written down: views, made once."""
+
+    seen: tuple[Tree, Tree, Tree]  # observation, action mask and noise, as the actor takes them
+    action: list[np.ndarray]
+    following: list[np.ndarray]  # the observation and the mask after the step
+    outcome: tuple[np.ndarray, ...]  # reward, terminated, truncated, valid, success
+    final_obs: list[np.ndarray]
+
+
+class HostCollector:
+    """Steps a `HostEnv` with the current policy, and records what happens.
+
+    Only the actor runs here, on noise that was drawn beforehand; values and log-probabilities come later, in one
+    batch. The record is written into arrays that are allocated once: it holds until the next `collect`.
+    """
+
+    def __init__(self, env: HostEnv, policy: Policy, config: Config):
+        self.env = env
+        self.policy = policy
+        self.steps = config.ppo.rollout_length
+        shape = (self.steps, env.num_lanes)
+        self._draw = jit(lambda key, update: policy.distribution.noise(jax.random.fold_in(key, update), shape))
+        self._pack = jit(pack)
+        self._act = [jit(actor(policy, batch), small=True) for batch in env.batches]
+        self._lanes = [lanes_of(batch) for batch in env.batches]
+        self._empty = policy.initial_carry(env.num_lanes)["actor"]
+        self._told: set[Path] = set()
+        self._recurrent = bool(jax.tree.leaves(self._empty))
+
+    def start(self, seed: int) -> CollectState:
+        """All lanes reset."""
+        first = self.env.reset(seed)
+        self._allocate(first)
+        lanes = self.env.num_lanes
+        return CollectState(
+            env=(),
+            obs=jax.tree.map(np.copy, first.obs),
+            action_mask=jax.tree.map(np.copy, first.action_mask),
+            carry=self.policy.initial_carry(lanes),
+            length=jnp.zeros(lanes, jnp.int32),
+            returned=jnp.zeros(lanes, jnp.float32),
+            discounted=jnp.zeros(lanes, jnp.float32),
+        )
+
+    def collect(self, train: TrainState, start: CollectState, stop: Callable[[], bool]) -> Collected | None:
+        """Step every lane `ppo.rollout_length` times; None if `stop` became true on the way."""
+        env, packed = self.env, self._prepare(train, start)
+        carry = [_at(start.carry["actor"], lanes) for lanes in self._lanes]
+        for t in range(self.steps):
+            for b, act in enumerate(self._act):
+                if t:
+                    carry[b] = self._receive(b, t - 1, carry[b])
+                slot = self._slots[t][b]
+                carry[b], action, to_env = act(packed, carry[b], *slot.seen)
+                action = _numpy(action)
+                env.send(b, action if to_env is None else _numpy(to_env))
+                _write(slot.action, action)
+            if stop():
+                for b in range(len(self._lanes)):
+                    env.recv(b)
+                return None
+        for b in range(len(self._lanes)):
+            carry[b] = self._receive(b, self.steps - 1, carry[b])
+        record = self._record
+        leave_out_voided(record.valid, record.ended)
+        self._look_at_bounds()
+        memory = jax.tree.map(lambda *parts: jnp.concatenate(parts), *carry)
+        return self._collected(start, memory)
+
+    def _look_at_bounds(self) -> None:
+        """Say it, once, where observations leave their space. Numbers that code for choices must not: the run ends."""
+        for path, leaf in leaves(self.env.spec.observation_space):
+            values = pick(self._record.obs, path)
+            wrong = outside(leaf, values)
+            if wrong is None or path in self._told:
+                continue
+            self._told.add(path)
+            t, lane, *index = wrong
+            sentence = (
+                f"The environment {self.env.spec.id} (lane {lane}, step {t + 1} of a rollout) gave an observation "
+                f"outside its space: observation{shown(path)} is {values[wrong]} at the index {index}, in {leaf}."
+            )
+            if values.dtype.kind != "f":
+                raise EnvError(sentence)
+            self.env.notices.append(f"{sentence} It is used as it is; this is said once.")
+
+    def warm_up(self, train: TrainState, start: CollectState) -> Collected:
+        """Compile the actor without a step of the environments; a record of the right shapes."""
+        packed = self._prepare(train, start)
+        for act, lanes, slot in zip(self._act, self._lanes, self._slots[0], strict=True):
+            act(packed, _at(start.carry["actor"], lanes), *slot.seen)
+        return self._collected(start, start.carry["actor"])
+
+    def _prepare(self, train: TrainState, start: CollectState) -> list[jax.Array]:
+        """The first step's observations and all steps' noise are written; what the actor needs of `train`, packed."""
+        _write(jax.tree.leaves(_at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
+        _write(jax.tree.leaves(self._noise), self._draw(train.keys.action, train.update))
+        return self._pack((train.params["actor"], train.obs_stats))
+
+    def _receive(self, b: int, t: int, carry: Tree) -> Tree:
+        """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one ended."""
+        moved, slot = self.env.recv(b), self._slots[t][b]
+        _write(slot.following, (moved.obs, moved.action_mask))
+        reward, terminated, truncated, valid, success = slot.outcome
+        reward[...] = moved.reward
+        terminated[...] = moved.terminated
+        truncated[...] = moved.truncated
+        valid[...] = moved.valid
+        success[...] = moved.success
+        if np.count_nonzero(truncated):
+            _write(slot.final_obs, moved.final_obs)
+        if self._recurrent and (ended := terminated | truncated).any():
+            carry = where_lane(jnp.asarray(ended), _at(self._empty, self._lanes[b]), carry)
+        return carry
+
+    def _collected(self, start: CollectState, memory: Tree) -> Collected:
+        last_obs, last_mask = jax.tree.map(np.copy, _at((self._obs, self._mask), self.steps))
+        rollout = replace(self._record, last_obs=last_obs, carry=start.carry)
+        return Collected(rollout, self._success, last_mask, memory)
+
+    def _allocate(self, first: Timestep) -> None:
+        """Arrays [T, L, ...]; observations and masks have one step more, for what the policy sees next."""
+        distribution, lanes, steps = self.policy.distribution, self.env.num_lanes, self.steps
+        outputs = jax.ShapeDtypeStruct((lanes, distribution.num_params), jnp.float32)
+        noise = jax.eval_shape(lambda key: distribution.noise(key, (lanes,)), jax.random.key(0))
+        action = jax.eval_shape(distribution.sample, outputs, noise)
+
+        def rows(tree: Tree, steps: int) -> Tree:
+            return jax.tree.map(lambda leaf: np.zeros((steps, *leaf.shape), leaf.dtype), tree)
+
+        self._obs, self._mask = rows((first.obs, first.action_mask), steps + 1)
+        self._noise = rows(noise, steps)
+        self._success = np.zeros((steps, lanes), np.int8)
+        flags = (np.zeros((steps, lanes), bool) for _ in range(3))
+        self._record = Rollout(
+            obs=_at(self._obs, slice(0, steps)),
+            action_mask=_at(self._mask, slice(0, steps)),
+            action=rows(action, steps),
+            reward=np.zeros((steps, lanes), np.float32),
+            terminated=next(flags),
+            truncated=next(flags),
+            valid=next(flags),
+            final_obs=rows(first.obs, steps),
+            last_obs=None,
+            carry=None,
+        )
+        self._slots = [[self._slot(t, lanes) for lanes in self._lanes] for t in range(steps)]
+
+    def _slot(self, t: int, lanes: slice) -> Slot:
+        record, here, after = self._record, (t, lanes), (t + 1, lanes)
+        outcome = (record.reward, record.terminated, record.truncated, record.valid, self._success)
+        return Slot(
+            seen=_at((self._obs, self._mask, self._noise), here),
+            action=jax.tree.leaves(_at(record.action, here)),
+            following=jax.tree.leaves(_at((self._obs, self._mask), after)),
+            outcome=_at(outcome, here),
+            final_obs=jax.tree.leaves(_at(record.final_obs, here)),
+        )
+
+
+def actor(policy: Policy, batch: Batch) -> Callable[..., tuple[Tree, Tree, Tree]]:
+    """A function from what the lanes of `batch` see to their actions: in the policy's own coordinates, and as the
+    environments take them, or None if that is the same.
+
+    Groups that are served together are still computed one by one: the last bits of a matrix product depend on
+    its size, and must not depend on the number of worker processes.
+    """
+    first = batch[0].start
+    groups = [slice(group.start - first, group.stop - first) for group in batch]
+    types = (jax.eval_shape(policy.init, jax.random.key(0))["actor"], policy.initial_stats())
+
+    def act(packed: list[jax.Array], carry: Tree, obs: Tree, mask: Tree, noise: Tree) -> tuple[Tree, Tree, Tree]:
+        params, stats = unpack(packed, types)
+        parts = []
+        for group in groups:
+            memory, outputs = policy.act({"actor": params}, stats, _at(carry, group), _at(obs, group))
+            action = policy.distribution.sample(outputs, _at(noise, group), _at(mask, group))
+            to_env = policy.distribution.to_env(action)
+            parts.append((memory, action, None if to_env is action else to_env))
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+    return act
+
+
+def pack(tree: Tree) -> list[jax.Array]:
+    """All leaves of one type as one array: a call takes longer the more arrays it is handed."""
+    leaves = jax.tree.leaves(tree)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
+
+
+def unpack(packed: list[jax.Array], types: Tree) -> Tree:
+    """The tree that `pack` packed; `types` has its shapes and types."""
+    leaves, structure = jax.tree.flatten(types)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    rest = dict(zip(kinds, packed, strict=True))
+    unpacked = []
+    for leaf in leaves:
+        kind = str(leaf.dtype)
+        unpacked.append(rest[kind][: leaf.size].reshape(leaf.shape))
+        rest[kind] = rest[kind][leaf.size :]
+    return jax.tree.unflatten(structure, unpacked)
+
+
+def tally(state: CollectState, collected: Collected, success_return: float | None) -> tuple[CollectState, Episodes]:
+    """The episodes that finished, and the running sums after the rollout; those that count for nothing are left out."""
+    rollout = collected.rollout
+    said = jnp.asarray(collected.success)
+
+    def step(running: tuple[jax.Array, jax.Array], now: tuple[jax.Array, ...]) -> tuple[Any, Episodes]:
+        reward, terminated, truncated, valid, code = now
+        ended = terminated | truncated
+        length = running[0] + valid.astype(jnp.int32)
+        returned = running[1] + jnp.where(valid, reward, 0.0)
+        reached = terminated if success_return is None else returned >= success_return
+        episodes = Episodes(
+            length=jnp.where(ended & valid, length, 0),
+            returned=returned,
+            success=jnp.where(code >= 0, code == 1, reached),
+        )
+        return (jnp.where(ended, 0, length), jnp.where(ended, 0.0, returned)), episodes
+
+    now = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid, said)
+    (length, returned), episodes = jax.lax.scan(step, (state.length, state.returned), now)
+    following = replace(
+        state,
+        obs=rollout.last_obs,
+        action_mask=collected.action_mask,
+        carry=state.carry | {"actor": collected.carry},
+        length=length,
+        returned=returned,
+    )
+    return following, episodes
+
+
+def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
+    """Mark every step of an episode invalid whose last one is: its environment failed, and was started anew."""
+    for t, lane in np.argwhere(ended & ~valid):
+        before = np.flatnonzero(ended[:t, lane])
+        valid[before[-1] + 1 if len(before) else 0 : t, lane] = False
+
+
+def _numpy(tree: Tree) -> Tree:
+    return np.asarray(tree) if isinstance(tree, jax.Array) else jax.tree.map(np.asarray, tree)
+
+
+def _at(tree: Tree, index: Any) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _write(targets: list[np.ndarray], source: Tree) -> None:
+    if isinstance(source, np.ndarray):
+        targets[0][...] = source
+        return
+    for array, value in zip(targets, jax.tree.leaves(source), strict=True):
+        array[...] = value

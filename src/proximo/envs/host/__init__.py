@@ -1,0 +1,1 @@
+"""Environments that run outside the compiled program: Gymnasium and EnvPool."""

@@ -1,0 +1,36 @@
+"""Whether observations lie in the space that was promised: looked at once per rollout, all of it at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+def outside(space: spaces.Space, values: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first of `values` [T, L, ...] that does not belong to `space`."""
+    bounds = _bounds(space)
+    if bounds is None:
+        return None
+    low, high = bounds
+    if values.dtype.kind == "f":  # kept in single precision, in which a bound may be rounded either way
+        low, high = np.asarray(low, values.dtype), np.asarray(high, values.dtype)
+    wrong = (values < low) | (values > high)
+    return tuple(int(number) for number in np.argwhere(wrong)[0]) if wrong.any() else None
+
+
+def _bounds(space: Any) -> tuple[Any, Any] | None:
+    """The least and the greatest member, or None where every number of the type is one, as for the bytes of images."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    if space.dtype.kind in "iu":
+        limits = np.iinfo(space.dtype)
+        free = (space.low == limits.min).all() and (space.high == limits.max).all()
+    else:
+        free = space.dtype.kind == "b" or not (space.bounded_below.any() or space.bounded_above.any())
+    return None if free else (space.low, space.high)

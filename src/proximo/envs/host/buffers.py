@@ -1,0 +1,117 @@
+"""One block of memory through which lanes and the trainer exchange everything but signals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from proximo.envs.spec import EnvSpec
+from proximo.spaces import build, leaves, mask_shape
+
+ALIGNMENT = 64
+UNSAID = -1
+"""In `success`: the environment does not say."""
+
+
+def stored_dtype(space: spaces.Space) -> np.dtype:
+    """The type in which numbers of `space` are kept: JAX has no 64-bit ones."""
+    dtype = np.dtype(space.dtype)
+    if dtype.itemsize < 8:
+        return dtype
+    if isinstance(space, spaces.Box) and dtype.kind in "iu":
+        narrow = np.iinfo(np.int32)
+        if space.low.min(initial=0) < narrow.min or space.high.max(initial=0) > narrow.max:
+            return np.dtype(np.float32)
+    return np.dtype(np.float32 if dtype.kind == "f" else np.int32)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each array stands in the block. Made anew, and equal, in every process that opens the block."""
+
+    spec: EnvSpec
+    num_lanes: int
+    num_workers: int
+
+    def fields(self) -> list[tuple[str, tuple[int, ...], Any]]:
+        lanes, workers = (self.num_lanes,), (max(self.num_workers, 1),)
+        observed = [
+            (f"{name}{number}", lanes + _shape(leaf), stored_dtype(leaf))
+            for name in ("obs", "final_obs")
+            for number, (_, leaf) in enumerate(leaves(self.spec.observation_space))
+        ]
+        acted = [
+            (f"action{number}", lanes + _shape(leaf), leaf.dtype)
+            for number, (_, leaf) in enumerate(leaves(self.spec.action_space))
+        ]
+        mask = [("action_mask", lanes + mask_shape(self.spec.action_space), bool)] if self.spec.has_mask else []
+        return [
+            *observed,
+            *acted,
+            *mask,
+            ("reward", lanes, np.float32),
+            ("terminated", lanes, bool),
+            ("truncated", lanes, bool),
+            ("valid", lanes, bool),
+            ("success", lanes, np.int8),
+            ("beat", workers, np.float64),  # when each worker last began something
+            ("busy", workers, np.int32),  # the lane that each worker is at
+            ("seed", (1,), np.int64),
+        ]
+
+    @property
+    def size(self) -> int:
+        return sum(_room(shape, dtype) for _, shape, dtype in self.fields())
+
+
+def _shape(leaf: spaces.Space) -> tuple[int, ...]:
+    assert leaf.shape is not None  # what has none was refused before
+    return leaf.shape
+
+
+def _room(shape: tuple[int, ...], dtype: Any) -> int:
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+
+
+class Buffers:
+    """The arrays of a `Layout` over a block of memory; leading axis: lanes."""
+
+    def __init__(self, layout: Layout, memory: Any):
+        block = np.frombuffer(memory, np.uint8)
+        start = -block.ctypes.data % ALIGNMENT
+        arrays: dict[str, np.ndarray] = {}
+        for name, shape, dtype in layout.fields():
+            used = math.prod(shape) * np.dtype(dtype).itemsize
+            arrays[name] = block[start : start + used].view(dtype).reshape(shape)
+            start += _room(shape, dtype)
+        spec = layout.spec
+        self.obs = _leaf_arrays(arrays, "obs", spec.observation_space)
+        self.final_obs = _leaf_arrays(arrays, "final_obs", spec.observation_space)
+        self.action = _leaf_arrays(arrays, "action", spec.action_space)
+        self.action_mask = arrays.get("action_mask")
+        self.reward = arrays["reward"]
+        self.terminated = arrays["terminated"]
+        self.truncated = arrays["truncated"]
+        self.valid = arrays["valid"]
+        self.success = arrays["success"]
+        self.beat = arrays["beat"]
+        self.busy = arrays["busy"]
+        self.seed = arrays["seed"]
+
+
+def _leaf_arrays(arrays: dict[str, np.ndarray], name: str, space: spaces.Space) -> list[np.ndarray]:
+    return [arrays[f"{name}{number}"] for number, _ in enumerate(leaves(space))]
+
+
+def as_tree(space: spaces.Space, arrays: list[np.ndarray]) -> Any:
+    """Arrays, one per leaf, as a tree of the shape of `space`."""
+    rest = iter(arrays)
+    return build(space, lambda *_: next(rest))
+
+
+def private_memory(layout: Layout) -> Any:
+    return bytearray(layout.size + ALIGNMENT)

@@ -1,0 +1,250 @@
+"""Gymnasium environments: `CartPole-v1`, `module:Id`, an environment object, or a factory of them."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import importlib.util
+import os
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from proximo.config import MAX_WORKERS, EnvConfig
+from proximo.envs.host.lane import mask_method, read_mask
+from proximo.envs.host.pool import AsyncEnvPool
+from proximo.envs.spec import EnvSpec
+from proximo.errors import EnvError, UserError
+from proximo.spaces import leaves, shown, to_mask
+
+# Where an id or its code comes from, and the extra that installs it.
+PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
+MASK = "action_mask"
+PROBE_SECONDS, PROBE_STEPS = 0.2, 500
+# A step that is mostly waiting gains from a process per environment, whatever the number of cores.
+WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
+# What stepping all lanes must take before worker processes pay for the signals to and from them.
+WORTHWHILE_SECONDS = 500e-6
+
+
+def names() -> list[str]:
+    """Registered ids, the newest version of each."""
+    for package, _ in PLUGINS.values():
+        if importlib.util.find_spec(package):
+            importlib.import_module(package)
+    newest: dict[str, Any] = {}
+    for spec in gymnasium.registry.values():
+        key = f"{spec.namespace}/{spec.name}" if spec.namespace else spec.name
+        if key not in newest or (spec.version or 0) > (newest[key].version or 0):
+            newest[key] = spec
+    ids = [spec.id for spec in newest.values() if spec.namespace not in ("phys2d", "tabular")]
+    return [env_id for env_id in ids if not env_id.startswith("GymV")]
+
+
+def make(name: str) -> GymnasiumSource:
+    """The environment with the id `name`."""
+    for prefix, (package, extra) in PLUGINS.items():
+        if name.startswith(prefix):
+            if not importlib.util.find_spec(package):
+                raise UserError(f'{name} needs the package {package}; pip install "proximo[{extra}]"')
+            importlib.import_module(package)
+    factory = partial(make_atari if name.startswith("ALE/") else make_registered, name)
+    return GymnasiumSource(factory, name)
+
+
+def make_registered(name: str) -> gymnasium.Env:
+    # Its checker asks every step what lanes ask better; it costs a sixth of a CartPole step.
+    return gymnasium.make(name, disable_env_checker=True)
+
+
+def make_atari(name: str) -> gymnasium.Env:
+    """The standard preprocessing: up to 30 no-ops at the start, every fourth frame (the maximum of the last two),
+    84 x 84 in grey, the last four frames. Episodes are whole games and rewards are not clipped, so that returns are
+    scores; `normalize.clip_rewards` clips them for learning."""
+    importlib.import_module("ale_py")  # registers the games: in a worker process nobody has yet
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    env = gymnasium.make(name, frameskip=1, disable_env_checker=True)
+    return FrameStackObservation(AtariPreprocessing(env), 4)
+
+
+def accepts(env: Any) -> bool:
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | type):
+        return True
+    return callable(env) and not hasattr(env, "step")
+
+
+def wrap(env: Any) -> GymnasiumSource:
+    """A source from an environment object, of which lanes get copies, or from a factory."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise UserError(
+            f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
+            f"and say how many there shall be with num_envs."
+        )
+    if not isinstance(env, gymnasium.Env):
+        return GymnasiumSource(env, None)
+    try:
+        copy.deepcopy(env).close()
+    except Exception as error:
+        raise UserError(
+            f"This {type(env.unwrapped).__name__} cannot be copied ({type(error).__name__}: {error}), and every lane "
+            f"needs its own; hand in a factory instead, such as env=lambda: {type(env.unwrapped).__name__}(...)."
+        ) from None
+    return GymnasiumSource(partial(copy.deepcopy, env), env.spec.id if env.spec else None)
+
+
+class GymnasiumSource:
+    """Lanes of a Gymnasium environment. One is made here at once, to see what it is like."""
+
+    def __init__(self, factory: Callable[[], Any], env_id: str | None):
+        self.factory = factory
+        self.notices: list[str] = []
+        self._step_seconds: tuple[float, float] | None = None
+        self._env_id = env_id
+        env = self._made()
+        name = env_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
+        try:
+            obs, info = env.reset(seed=0)
+        except Exception as error:
+            raise EnvError(
+                f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
+            ) from None
+        self.mask_source = find_mask(env, obs, info)
+        observation_space, left_out = learnable(env.observation_space, self.mask_source)
+        if left_out:
+            self.notices.append(f"Left out of the observation, being text: {', '.join(left_out)}.")
+        self.spec = EnvSpec(
+            id=name,
+            observation_space=observation_space,
+            action_space=env.action_space,
+            max_steps=env.spec.max_episode_steps if env.spec else None,
+            has_mask=self.mask_source is not None,
+        )
+        if self.mask_source is not None:
+            _check_mask(env, obs, info, self.mask_source, name)
+        env.reset(seed=0)
+        self._probe: Any = env
+
+    def lanes(self, num_envs: int, config: EnvConfig) -> AsyncEnvPool:
+        workers = config.workers if config.workers != "auto" else self.choose_workers(num_envs)
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+        pool = AsyncEnvPool(self.factory, self.spec, num_envs, config, workers, self.mask_source)
+        pool.notices += self.notices
+        self.notices = []
+        return pool
+
+    def _made(self) -> gymnasium.Env:
+        return _made(self.factory, self._env_id)
+
+    def choose_workers(self, num_envs: int) -> int:
+        """As many processes as pay, judged by how long a step takes."""
+        if self._step_seconds is None:
+            self._probe = self._probe or self._made()
+            self._step_seconds = measure(self._probe)
+        wall, busy = self._step_seconds
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        waiting = wall > WAITING_SECONDS and busy < WAITING_SHARE * wall
+        workers = 0
+        if waiting and num_envs > 1:
+            workers = min(num_envs, MAX_WORKERS)
+        elif wall * num_envs > WORTHWHILE_SECONDS and cores > 1:
+            workers = min(num_envs, cores)
+        how = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
+        spent = f"{wall * 1e6:,.0f} us{', mostly waiting' if waiting else ''}"
+        self.notices.append(f"A step of {self.spec.id} takes {spent}: {num_envs} environments in {how} (env.workers).")
+        return workers
+
+
+def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
+    """One environment, or a sentence that says why there is none."""
+    try:
+        env = factory()
+    except gymnasium.error.DependencyNotInstalled as error:
+        entry = gymnasium.spec(env_id).entry_point if env_id else ""
+        extra = next((extra for package, extra in EXTRAS.items() if str(entry).startswith(package)), None)
+        command = f'; pip install "proximo[{extra}]"' if extra else ""
+        raise UserError(f"{env_id} needs a package that is not installed: {error}{command}") from None
+    except gymnasium.error.Error as error:
+        raise UserError(_unknown(str(env_id), error)) from None
+    except ModuleNotFoundError as error:
+        raise UserError(f"{env_id or 'The environment'} cannot be made: {error}.") from None
+    except Exception as error:
+        raise EnvError(
+            f"{env_id or 'The environment'} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()
+        ) from None
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(
+            f"The factory must return a gymnasium.Env, not {type(env).__module__}.{type(env).__name__}; an environment "
+            f"for the older gym package can be wrapped with shimmy."
+        )
+    return env
+
+
+def _unknown(env_id: str, error: Exception) -> str:
+    near = difflib.get_close_matches(env_id, names(), 1, 0.6)
+    if isinstance(error, UNKNOWN):
+        hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
+        return f"There is no environment {env_id}; {hint}"
+    return f"{env_id} cannot be made: {error}"
+
+
+def find_mask(env: gymnasium.Env, obs: Any, info: Any) -> str | None:
+    """Where this environment says which actions are allowed, if it does."""
+    if isinstance(info, dict) and MASK in info:
+        return "info"
+    if isinstance(obs, dict) and MASK in obs:
+        return "obs"
+    return "method" if callable(mask_method(env)) else None
+
+
+def _check_mask(env: gymnasium.Env, obs: Any, info: Any, source: str, name: str) -> None:
+    try:
+        to_mask(env.action_space, read_mask(env, obs, info, source))
+    except ValueError as error:
+        raise UserError(f"{name}: {error}.") from None
+
+
+def learnable(space: spaces.Space, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
+    """The space without its mask and without texts, which no network reads; and the texts' names."""
+    if not isinstance(space, spaces.Dict):
+        return space, []
+    kept = {key: inner for key, inner in space.spaces.items() if not (mask_source == "obs" and key == MASK)}
+    texts = [shown(path) for path, leaf in leaves(spaces.Dict(kept)) if isinstance(leaf, spaces.Text)]
+    return _without_texts(spaces.Dict(kept)), texts
+
+
+def _without_texts(space: spaces.Space) -> spaces.Space:
+    if not isinstance(space, spaces.Dict):
+        return space
+    return spaces.Dict(
+        {key: _without_texts(inner) for key, inner in space.spaces.items() if not isinstance(inner, spaces.Text)}
+    )
+
+
+def measure(env: gymnasium.Env) -> tuple[float, float]:
+    """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
+    env.action_space.seed(0)
+    started, times = time.perf_counter(), []
+    while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:
+        action = env.action_space.sample()
+        wall, busy = time.perf_counter(), time.process_time()
+        try:
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append((time.perf_counter() - wall, time.process_time() - busy))
+            if terminated or truncated:
+                env.reset()
+        except Exception:  # a random action may be a forbidden one; other faults show, and are named, in the lanes
+            break
+    walls, busys = np.median(times or [(0.0, 0.0)], axis=0)
+    return float(walls), float(busys)

@@ -1,0 +1,337 @@
+"""One host environment in its lane: stepped, reset in the same step, and watched.
+
+What an environment does wrong is found here, in the process that runs it, and told as a `Fault`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from proximo.envs.host.buffers import UNSAID, Buffers
+from proximo.envs.spec import EnvSpec
+from proximo.spaces import Path, build, leaves, pick, shown, to_mask
+
+
+@dataclass(frozen=True)
+class LaneOptions:
+    """What the lanes of a pool have in common."""
+
+    spec: EnvSpec
+    mask_source: str | None
+    """Where action masks come from: "info", "obs", "method", or None."""
+    limit: int | None
+    """Steps after which an episode is cut."""
+    max_restarts: int
+    """How often a failed environment may be started anew."""
+    reset_offset: int
+    restart_stride: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that an environment did wrong, in words."""
+
+    lane: int
+    where: str
+    what: str
+    trace: str = ""
+
+
+class Misbehaved(Exception):
+    """An environment broke its contract; the message says how."""
+
+
+class Lane:
+    """An environment and its row in the buffers."""
+
+    def __init__(self, index: int, factory: Callable[[], Any], buffers: Buffers, options: LaneOptions):
+        self.index = index
+        self.factory = factory
+        self.options = options
+        self.env: Any = None
+        self.length = 0  # steps of the running episode
+        self.total = 0  # steps since the start
+        self.restarts = 0
+        self.seed = 0
+        self.where = "start"
+        self._limit: int | None = None
+        self._buffers = buffers
+        self._reward = buffers.reward
+        self._action = action_reader(options.spec.action_space, buffers.action, index)
+        entries = [path for path, _ in leaves(options.spec.observation_space)]
+        self._rows = [Row(path, array, index) for path, array in zip(entries, buffers.obs, strict=True)]
+        self._final_rows = [Row(path, array, index) for path, array in zip(entries, buffers.final_obs, strict=True)]
+
+    def reset(self, seed: int) -> None:
+        """Begin anew, with the random stream of `seed + index`."""
+        self.seed = seed + self.index
+        self.total = 0
+        self._start(self.seed)
+
+    def step(self) -> None:
+        """Take the action in the buffers, and report; an episode that ends is followed by the next at once."""
+        env = self.env
+        if env is None:
+            self.recover()
+            return
+        self.where = "step"
+        result = env.step(self._action())
+        try:
+            obs, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            raise Misbehaved(
+                f"step must return five values (obs, reward, terminated, truncated, info), not {_kind(result)}"
+            ) from None
+        self.total += 1
+        self.length = length = self.length + 1
+        try:
+            number = float(reward)
+        except (TypeError, ValueError):
+            raise Misbehaved(f"the reward must be a number, not {_kind(reward)}") from None
+        if not isfinite(number):
+            raise Misbehaved(f"the reward is {number}")
+        self._reward[self.index] = number
+        if length == self._limit and not terminated:
+            truncated = True
+        if terminated or truncated:
+            obs, info = self._end(obs, terminated, truncated, info)
+        for row in self._rows:
+            row.write(obs)
+        if self.options.mask_source is not None:
+            self._write_mask(obs, info)
+
+    def _end(self, obs: Any, terminated: bool, truncated: bool, info: Any) -> tuple[Any, Any]:
+        """Report the end of an episode, and begin the next."""
+        index, buffers = self.index, self._buffers
+        for row in self._final_rows:
+            row.write(obs)
+            row.check()
+        buffers.terminated[index] = terminated
+        buffers.truncated[index] = truncated
+        said = info.get("is_success")
+        buffers.success[index] = UNSAID if said is None else bool(said)
+        return self._begin(None)
+
+    def check(self) -> None:
+        """Look whether what was observed is made of finite numbers."""
+        for row in self._rows:
+            row.check()
+
+    def recover(self) -> None:
+        """Start the environment anew. The step counts for nothing, and ends an episode that counts for nothing."""
+        self.close()
+        self.restarts += 1
+        self._start(self.seed + self.options.restart_stride * self.restarts)
+        index, buffers = self.index, self._buffers
+        for row, final in zip(self._rows, self._final_rows, strict=True):
+            final.array[...] = row.array
+        buffers.reward[index] = 0
+        buffers.terminated[index] = False
+        buffers.truncated[index] = True
+        buffers.valid[index] = False
+
+    def close(self) -> None:
+        """Close the environment; what goes wrong in that concerns nobody any more."""
+        env, self.env = self.env, None
+        with contextlib.suppress(Exception):
+            if env is not None:
+                env.close()
+
+    def fault(self, error: BaseException) -> Fault:
+        """What went wrong, where."""
+        where = {
+            "start": "when it was made",
+            "reset": f"at a reset after {self.total:,} steps",
+            "step": f"at step {self.total + 1:,} (step {self.length + 1:,} of its episode)",
+        }[self.where]
+        if isinstance(error, Misbehaved):
+            where = where if self.where != "step" else f"at step {self.total:,} (step {self.length:,} of its episode)"
+            return Fault(self.index, where, str(error))
+        trace = "".join(traceback.format_exception(error))
+        return Fault(self.index, where, f"{type(error).__name__}: {error}", trace)
+
+    def _start(self, seed: int) -> None:
+        self.where = "start"
+        if self.env is None:
+            self.env, limit = without_limit(self.factory())
+            self._limit = min((n for n in (limit, self.options.limit) if n is not None), default=None)
+        self.env.action_space.seed(seed)
+        obs, info = self._begin(seed + self.options.reset_offset)
+        for row in self._rows:
+            row.write(obs)
+        if self.options.mask_source is not None:
+            self._write_mask(obs, info)
+
+    def _begin(self, seed: int | None) -> tuple[Any, Any]:
+        self.where = "reset"
+        result = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        self.length = 0
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            raise Misbehaved(f"reset must return two values (obs, info), not {_kind(result)}") from None
+        if not isinstance(info, dict):
+            raise Misbehaved(f"reset must return (obs, info) with a dictionary as info, not {_kind(info)}")
+        return obs, info
+
+    def _write_mask(self, obs: Any, info: Any) -> None:
+        given = read_mask(self.env, obs, info, self.options.mask_source)
+        if given is None:
+            raise Misbehaved("the action mask is missing, which was there at the first reset")
+        try:
+            mask = to_mask(self.options.spec.action_space, given)
+        except ValueError as error:
+            raise Misbehaved(str(error)) from None
+        if not mask.any():
+            raise Misbehaved("the action mask allows no action")
+        assert self._buffers.action_mask is not None
+        self._buffers.action_mask[self.index] = mask
+
+
+def without_limit(env: Any) -> tuple[Any, int | None]:
+    """An environment without the outer wrappers of `gymnasium.make`, and their time limit: the lane counts steps and
+    keeps the order of calls itself, and a wrapper costs a tenth of a step of CartPole."""
+    limit = None
+    if type(env) is TimeLimit:
+        env, limit = env.env, env._max_episode_steps
+    return (env.env if type(env) is OrderEnforcing else env), limit
+
+
+class Row:
+    """Where one entry of a lane's observation is written."""
+
+    def __init__(self, path: Path, array: np.ndarray, index: int):
+        self.path = path
+        self.array = array[index, ...]
+        self._shape, self._dtype = self.array.shape, self.array.dtype
+
+    def write(self, obs: Any) -> None:
+        if self.path:
+            try:
+                obs = pick(obs, self.path)
+            except (KeyError, IndexError, TypeError):
+                raise Misbehaved(f"the observation has no entry {shown(self.path)}") from None
+        value = obs if type(obs) is np.ndarray else np.asarray(obs)
+        if value.shape != self._shape:
+            raise Misbehaved(f"observation{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
+        if value.dtype is self._dtype:
+            self.array[...] = value
+            return
+        try:
+            np.copyto(self.array, value, casting="same_kind")
+        except TypeError:
+            raise Misbehaved(
+                f"observation{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
+            ) from None
+
+    def check(self) -> None:
+        if self._dtype.kind != "f":
+            return
+        wrong = np.argwhere(~np.isfinite(self.array))
+        if len(wrong):
+            first = tuple(int(number) for number in wrong[0])
+            raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
+
+
+def read_mask(env: Any, obs: Any, info: Any, source: str | None) -> Any:
+    """The action mask from where this environment keeps it; None if it is not there."""
+    if source == "info":
+        return info.get("action_mask")
+    if source == "obs":
+        return obs.get("action_mask")
+    return mask_method(env)()
+
+
+def mask_method(env: Any) -> Any:
+    """An environment's `action_masks`, below its wrappers too; None if it has none."""
+    try:
+        return env.get_wrapper_attr("action_masks")
+    except AttributeError:
+        return getattr(env, "action_masks", None)
+
+
+def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
+    """A function that reads lane `index`'s action from the buffers, as the environment takes it."""
+    rest = iter(arrays)
+
+    def reader(_: Path, leaf: spaces.Space) -> Callable[[], Any]:
+        array = next(rest)
+        if isinstance(leaf, spaces.Discrete):
+            return lambda: array.item(index)
+        if isinstance(leaf, spaces.Box) and array.dtype == np.float64:
+            # Rounded to single precision by the policy, and perhaps across a bound.
+            return lambda: np.clip(array[index, ...], leaf.low, leaf.high)
+        return lambda: array[index, ...].copy()  # a copy, because an environment may keep it
+
+    readers = build(space, reader)
+    if callable(readers):
+        return readers
+    return lambda: _called(readers)
+
+
+def _called(readers: Any) -> Any:
+    if isinstance(readers, dict):
+        return {key: _called(inner) for key, inner in readers.items()}
+    if isinstance(readers, tuple):
+        return tuple(_called(inner) for inner in readers)
+    return readers()
+
+
+def _kind(value: Any) -> str:
+    """A value in an error: its type, and its length where it has one."""
+    name = type(value).__name__
+    return f"a {name} of {len(value)}" if isinstance(value, tuple | list) else f"{name} {str(value)[:60]}"
+
+
+class Crew:
+    """Lanes that one process steps one after the other, and the faults among them."""
+
+    def __init__(self, lanes: list[Lane], buffers: Buffers, report: Callable[[Fault], None]):
+        self.lanes = lanes
+        self._report = report
+        numbers = [lane.index for lane in lanes]
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+        # All lanes are watched at a glance. A product with itself is finite only if every number is.
+        self._watched = [
+            array[numbers[0] : numbers[-1] + 1 : step] for array in buffers.obs if numbers and array.dtype.kind == "f"
+        ]
+        self._flat = [view.reshape(-1) for view in self._watched if view.flags.c_contiguous]
+        self._scattered = [view for view in self._watched if not view.flags.c_contiguous]
+
+    def do(self, act: Callable[[Lane], None]) -> None:
+        """Do `act` for each lane; one that fails is reported, and started anew as often as that is allowed."""
+        for lane in self.lanes:
+            try:
+                act(lane)
+            except (Exception, SystemExit) as error:
+                self._recover(lane, error)
+        if not self._finite():
+            for lane in self.lanes:
+                try:
+                    lane.check()
+                except Misbehaved as error:
+                    self._recover(lane, error)
+
+    def _finite(self) -> bool:
+        return all(isfinite(flat.dot(flat)) for flat in self._flat) and all(
+            np.isfinite(view).all() for view in self._scattered
+        )
+
+    def _recover(self, lane: Lane, error: BaseException) -> None:
+        self._report(lane.fault(error))
+        while lane.restarts < lane.options.max_restarts:
+            try:
+                lane.recover()
+                lane.check()
+                return
+            except (Exception, SystemExit) as again:
+                self._report(lane.fault(again))

@@ -1,0 +1,237 @@
+"""AsyncEnvPool: N host environments, in this process or in others, as lanes."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from proximo.config import EnvConfig
+from proximo.envs.api import Batch, Timestep, Tree, lanes_of
+from proximo.envs.host.buffers import Buffers, Layout, as_tree, private_memory
+from proximo.envs.host.lane import Crew, Fault, Lane, LaneOptions
+from proximo.envs.host.workers import Workers
+from proximo.envs.spec import EnvSpec
+from proximo.errors import EnvError
+from proximo.seeding import RESET_OFFSET, RESTART_STRIDE
+from proximo.spaces import leaves, pick
+
+
+class Engine(Protocol):
+    """Who steps the lanes."""
+
+    buffers: Buffers
+
+    def begin(self, command: int) -> None: ...
+
+    def finish(self, command: int) -> list[Fault]: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncEnvPool:
+    """A `HostEnv` over single environments that `factory` makes.
+
+    With `workers` processes, the groups of lanes are served in turns: while one is stepped, the policy looks at
+    another. Without, they are stepped together, here. Either way the numbers are the same.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        spec: EnvSpec,
+        num_envs: int,
+        config: EnvConfig,
+        workers: int = 0,
+        mask_source: str | None = None,
+    ):
+        self.spec = spec
+        self.num_lanes = num_envs
+        self.notices: list[str] = []
+        """What the user should know, in sentences; whoever shows them takes them away."""
+        self._restarts = 0
+        self._config = config
+        groups = split_groups(num_envs, config.groups)
+        options = LaneOptions(
+            spec=spec,
+            mask_source=mask_source,
+            limit=config.max_steps_per_episode,
+            max_restarts=config.max_restarts if config.on_error == "restart" else 0,
+            reset_offset=RESET_OFFSET,
+            restart_stride=RESTART_STRIDE,
+        )
+        workers = min(workers, num_envs)
+        layout = Layout(spec, num_envs, workers)
+        self._engine: Engine
+        if workers:
+            self.batches: tuple[Batch, ...] = tuple((group,) for group in groups)
+            ranges = [range(group.start, group.stop) for group in groups]
+            self._engine = Workers(factory, layout, options, ranges, config.timeout, config.start_method)
+        else:
+            self.batches = (tuple(groups),)
+            self._engine = Here(factory, layout, options, config.timeout)
+        self._buffers = self._engine.buffers
+        paths = [path for path, _ in leaves(spec.action_space)]
+        self._actions = list(zip(paths, self._buffers.action, strict=True))
+        self._all = timestep(self._buffers, spec, slice(0, num_envs))
+        self._parts = [timestep(self._buffers, spec, lanes_of(batch)) for batch in self.batches]
+
+    def reset(self, seed: int) -> Timestep:
+        buffers = self._buffers
+        buffers.seed[0] = seed
+        self._clear(slice(None))
+        self._engine.begin(len(self.batches))
+        self._judge(self._engine.finish(len(self.batches)))
+        self._clear(slice(None))  # an environment that was started anew has lost nothing
+        return self._all
+
+    def send(self, batch: int, action: Tree) -> None:
+        lanes = lanes_of(self.batches[batch])
+        for path, array in self._actions:
+            array[lanes] = pick(action, path)
+        self._clear(lanes)
+        self._engine.begin(batch)
+
+    def recv(self, batch: int) -> Timestep:
+        faults = self._engine.finish(batch)
+        if faults:
+            self._judge(faults)
+        return self._parts[batch]
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def __enter__(self) -> AsyncEnvPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _clear(self, lanes: slice) -> None:
+        """What a lane only writes where it is not so."""
+        buffers = self._buffers
+        buffers.terminated[lanes] = False
+        buffers.truncated[lanes] = False
+        buffers.valid[lanes] = True
+
+    def _judge(self, faults: list[Fault]) -> None:
+        """Go on after faults as long as the settings allow; otherwise end, in words."""
+        for fault in faults:
+            sentence = describe(fault, self.spec)
+            self._restarts += 1
+            if self._config.on_error == "stop":
+                self.close()
+                raise EnvError(sentence, fault.trace)
+            if self._restarts > self._config.max_restarts:
+                self.close()
+                limit = f"It was restart {self._restarts:,}, and env.max_restarts allows {self._config.max_restarts:,}."
+                raise EnvError(f"{sentence} {limit}", fault.trace)
+            self.notices.append(f"{sentence} It was started anew; that episode is left out.")
+
+
+class Here:
+    """Steps all lanes in this process, when asked."""
+
+    def __init__(self, factory: Callable[[], Any], layout: Layout, options: LaneOptions, timeout: float):
+        self.buffers = Buffers(layout, private_memory(layout))
+        lanes = [Lane(index, factory, self.buffers, options) for index in range(layout.num_lanes)]
+        self._faults: list[Fault] = []
+        self._crew = Crew(lanes, self.buffers, self._faults.append)
+        self._alarm = Alarm(timeout)
+
+    def begin(self, command: int) -> None:
+        with self._alarm:
+            if command == 0:
+                self._crew.do(Lane.step)
+            else:
+                seed = int(self.buffers.seed[0])
+                self._crew.do(lambda lane: lane.reset(seed))
+
+    def finish(self, command: int) -> list[Fault]:
+        if not self._faults:
+            return []
+        faults = list(self._faults)
+        self._faults.clear()
+        return faults
+
+    def close(self) -> None:
+        self._alarm.close()
+        for lane in self._crew.lanes:
+            lane.close()
+
+
+class Alarm:
+    """Interrupts what takes too long. Only possible in the main thread, and where nobody else uses SIGALRM; code that
+    never comes back to Python cannot be interrupted here: in worker processes it can.
+
+    The timer ticks all the time, and looks how long something has been going on: setting it for each step would cost
+    more than the rest of this.
+    """
+
+    _going: ClassVar[list[Alarm]] = []
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.since = inf
+        main = threading.current_thread() is threading.main_thread()
+        self._ours = main and (bool(Alarm._going) or signal.getsignal(signal.SIGALRM) is signal.SIG_DFL)
+        if self._ours:
+            Alarm._going.append(self)
+            signal.signal(signal.SIGALRM, _ring)
+            tick = min(alarm.seconds for alarm in Alarm._going) / 4
+            signal.setitimer(signal.ITIMER_REAL, tick, tick)
+
+    def __enter__(self) -> None:
+        self.since = monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.since = inf
+
+    def close(self) -> None:
+        if self._ours:
+            self._ours = False
+            Alarm._going.remove(self)
+            if not Alarm._going:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _ring(*_: object) -> None:
+    for alarm in Alarm._going:
+        if monotonic() - alarm.since >= alarm.seconds:
+            alarm.since = monotonic()  # what is tried next has its own time
+            raise TimeoutError(f"it did not answer within {alarm.seconds:g} s (env.timeout)")
+
+
+def timestep(buffers: Buffers, spec: EnvSpec, lanes: slice) -> Timestep:
+    """Views of what `lanes` report."""
+    space = spec.observation_space
+    return Timestep(
+        obs=as_tree(space, [array[lanes] for array in buffers.obs]),
+        action_mask=None if buffers.action_mask is None else buffers.action_mask[lanes],
+        reward=buffers.reward[lanes],
+        terminated=buffers.terminated[lanes],
+        truncated=buffers.truncated[lanes],
+        final_obs=as_tree(space, [array[lanes] for array in buffers.final_obs]),
+        valid=buffers.valid[lanes],
+        success=buffers.success[lanes],
+    )
+
+
+def split_groups(num_envs: int, num_groups: int) -> list[slice]:
+    """Lanes 0 .. num_envs - 1 in `num_groups` parts that lie side by side, as equal as they can be."""
+    bounds = np.linspace(0, num_envs, min(num_groups, num_envs) + 1).round().astype(int).tolist()
+    return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def describe(fault: Fault, spec: EnvSpec) -> str:
+    """A fault in one sentence that names the environment, the lane and the step."""
+    where = f", {fault.where}" if fault.where else ""
+    lane = f" (lane {fault.lane}{where})" if fault.lane >= 0 else f" ({fault.where})"
+    return f"The environment {spec.id}{lane} failed: {fault.what.rstrip('.')}."

@@ -1,0 +1,111 @@
+"""What a worker process does. It imports no JAX, and ends when the trainer's process does, however that ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from proximo.envs.host.buffers import Buffers
+from proximo.envs.host.lane import Crew, Fault, Lane
+
+
+def serve(
+    number: int,
+    commands: Connection,
+    signals: list[Connection],
+    lifeline: Connection,
+    not_ours: list[Connection],
+    memory: Any,
+    job: bytes,
+) -> None:
+    """Obey `commands` until the other end is closed.
+
+    A command is one byte: the group to step, or, beyond the last group, a reset. When it is done, two bytes go to
+    the command's pipe in `signals`: this worker's number, and whether all went well; what did not was sent back
+    through `commands` before. Arrays only travel through `memory`.
+    """
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)  # the trainer decides when it is over
+    for connection in not_ours:  # inherited by fork: held open here, they would hide the trainer's end
+        connection.close()
+    threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
+    worker = Worker(number, memory, job, commands)
+    with contextlib.suppress(OSError):  # the trainer is gone
+        while command := os.read(commands.fileno(), 1):
+            well = worker.obey(command[0])
+            os.write(signals[command[0]].fileno(), bytes([number, well]))
+    worker.close()
+
+
+def _exit_with(lifeline: Connection) -> None:
+    """The trainer holds the other end. A step that never returns must not keep this process."""
+    try:
+        lifeline.recv_bytes()
+    except (EOFError, OSError):
+        # Time for the main thread to close the environments, if it can.
+        time.sleep(2)
+        os._exit(1)
+
+
+class Worker:
+    """The lanes of one process."""
+
+    def __init__(self, number: int, memory: Any, job: bytes, reports: Connection):
+        self.number = number
+        self._memory = memory
+        self._job = job
+        self._reports = reports
+        self._well = True
+        self._crews: list[Crew] = []  # by group
+
+    def obey(self, command: int) -> bool:
+        """Do as told; whether all went well."""
+        self._well = True
+        try:
+            if not self._crews:
+                self._open()
+        except Exception as error:
+            # What describes the environments could not be read here, so there is no lane yet to say it.
+            self._report(Fault(-1, "when its process started", f"{type(error).__name__}: {error}"))
+            return False
+        for crew in self._crews if command == len(self._crews) else [self._crews[command]]:
+            crew.do(self._reset if command == len(self._crews) else self._step)
+        return self._well
+
+    def close(self) -> None:
+        for crew in self._crews:
+            for lane in crew.lanes:
+                lane.close()
+
+    def _open(self) -> None:
+        layout, options, groups, factory, failures = cloudpickle.loads(self._job)
+        self._buffers = Buffers(layout, self._memory)
+        lanes = [[Lane(index, factory, self._buffers, options) for index in group] for group in groups]
+        for lane in (lane for group in lanes for lane in group):
+            # Where this process replaces one that failed, the first step of its lanes starts them anew.
+            lane.seed = int(self._buffers.seed[0]) + lane.index
+            lane.restarts = failures
+        self._crews = [Crew(group, self._buffers, self._report) for group in lanes]
+
+    def _step(self, lane: Lane) -> None:
+        self._turn_to(lane)
+        lane.step()
+
+    def _reset(self, lane: Lane) -> None:
+        self._turn_to(lane)
+        lane.reset(int(self._buffers.seed[0]))
+
+    def _turn_to(self, lane: Lane) -> None:
+        self._buffers.busy[self.number] = lane.index
+        self._buffers.beat[self.number] = time.monotonic()
+
+    def _report(self, fault: Fault) -> None:
+        self._well = False
+        self._reports.send(fault)

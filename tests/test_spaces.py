@@ -1,0 +1,73 @@
+"""Nested spaces taken apart and put together, and masks in every form that environments give."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from proximo.spaces import build, cast, leaves, mask_shape, pick, shown, to_mask
+
+NESTED = spaces.Dict(
+    [
+        ("z", spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])),
+        ("a", spaces.Dict(bits=spaces.MultiBinary(2), many=spaces.MultiDiscrete([2, 3]))),
+    ]
+)
+
+
+def test_leaves_come_in_the_space_s_own_order():
+    assert [path for path, _ in leaves(NESTED)] == [("z", 0), ("z", 1), ("a", "bits"), ("a", "many")]
+    assert list(leaves(spaces.Discrete(3))) == [((), spaces.Discrete(3))]
+
+
+def test_paths_lead_to_the_leaves():
+    names = build(NESTED, lambda path, leaf: shown(path))
+    assert names == {"z": ("['z'][0]", "['z'][1]"), "a": {"bits": "['a']['bits']", "many": "['a']['many']"}}
+    assert all(pick(names, path) == shown(path) for path, _ in leaves(NESTED))
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (spaces.Discrete(3, start=5), (3,)),
+        (spaces.MultiDiscrete([[2, 4], [3, 1]]), (10,)),
+        (spaces.MultiBinary((2, 2)), (4, 2)),
+        (spaces.Box(-1, 1, (3,)), (0,)),
+        (NESTED, (2 + 2 * 2 + 5,)),
+    ],
+    ids=str,
+)
+def test_a_mask_has_a_flag_per_choice(space, shape):
+    assert mask_shape(space) == shape
+
+
+def test_masks_are_taken_flat_or_nested():
+    flat = np.array([*[1, 0], *[1, 1, 0, 1], *[0, 1, 1, 0, 0]], np.int8)
+    nested = {
+        "a": {"bits": [[1, 1], [0, 1]], "many": ([0, 1], [1, 0, 0])},
+        "z": ([1, 0], None),
+    }
+    for given in (flat, nested):
+        mask = to_mask(NESTED, given)
+        assert mask.dtype == bool
+        assert mask.tolist() == flat.astype(bool).tolist()
+    assert to_mask(spaces.MultiBinary(2), [1, 1, 0, 1]).tolist() == [[True, True], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("space", "given"), [(spaces.Discrete(3), [1, 0]), (NESTED, {"z": ([1, 1],)}), (NESTED, np.ones(4))], ids=str
+)
+def test_masks_that_do_not_fit_are_told(space, given):
+    with pytest.raises(ValueError, match="the action mask must have"):
+        to_mask(space, given)
+
+
+def test_cast_gives_members():
+    space = spaces.Dict(
+        a=spaces.Discrete(3), b=spaces.Box(0.1, 0.1, (), np.float64), c=spaces.Tuple([spaces.Box(0, 9, (1,), np.int64)])
+    )
+    actions = {"a": np.int32([2, 0]), "b": np.float32([0.1, 0.1]), "c": (np.int32([[9], [0]]),)}
+    one = cast(space, actions, single=True)
+    assert space.contains(one)
+    assert {type(one["a"]), one["b"].dtype.type, one["c"][0].dtype.type} == {np.int64, np.float64}
+    many = cast(space, actions)
+    assert (many["a"].tolist(), many["b"].tolist(), many["c"][0].tolist()) == ([2, 0], [0.1, 0.1], [[9], [0]])
