@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-ENV ?= gymnax/CartPole-v1
+ENV ?= CartPole-v1
 ARGS ?=
 # Tests share two cores: one thread of XLA per process is faster than processes that fight over them.
 PYTEST := $(BIN)/python -m pytest
@@ -34,7 +34,12 @@ test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
 	$(PYTEST) -m learning -s
 
-bench: $(VENV)/.installed-dev  ## Measure speed against a plain JAX PPO, the start, and the choices that were made for speed
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@touch $@
+
+bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and a plain JAX PPO, the start, and the choices made for speed
+	$(BIN)/python bench/host.py
 	$(BIN)/python bench/compiled.py
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/dense.py

@@ -83,7 +83,7 @@ def test_verbose_block(tmp_path):
     [
         (["train"], "Say what to train on"),
         (["train", "gymnax/CartPol-v1"], "did you mean gymnax/CartPole-v1"),
-        (["train", "CartPole"], "did you mean gymnax/CartPole-v1"),
+        (["train", "CartPole"], "did you mean CartPole-v1"),
         (["train", "gymnax/CartPole-v1", "--steps", "many"], "must be a whole number, not 'many'"),
         (["train", "gymnax/CartPole-v1", "--seed", "-1"], "seed must be at least 0"),
         (["train", "gymnax/CartPole-v1", "--set", "ppo.clip_range=0.1"], "Proximo calls it ppo.clip_epsilon"),

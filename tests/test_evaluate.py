@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import host_probes
 import probes
 from proximo import PPOAgent, PPOTrainer
+from proximo.config import EnvConfig
+from proximo.envs import make
 from proximo.envs.api import Transition
-from proximo.evaluate import MAX_LANES, Evaluator
+from proximo.evaluate import MAX_LANES, make_evaluator
 
 
 class Lengths(probes.Counter):
@@ -24,7 +27,8 @@ class Lengths(probes.Counter):
 
 def evaluate(env, episodes, seed=0, max_steps=None):
     agent = PPOAgent(env.spec.observation_space, env.spec.action_space)
-    return Evaluator(env, agent.policy, episodes, max_steps, seed)(agent.params, None)
+    evaluator = make_evaluator(env, agent.policy, episodes, EnvConfig(max_steps_per_episode=max_steps), seed)
+    return evaluator(agent.params, None)
 
 
 def test_every_lane_plays_its_quota():
@@ -79,3 +83,62 @@ def test_evaluating_does_not_change_training(tmp_path):
 
     for with_it, without in zip(jax.tree.leaves(params(2)), jax.tree.leaves(params(0)), strict=True):
         np.testing.assert_array_equal(with_it, without)
+
+
+class Counting(host_probes.Walk):
+    """Ends after as many steps as its lane's seed says (3 + seed modulo 4), and the reward is always 1."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.wanted = 3 + seed % 4
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, _, _, _, info = super().step(action)
+        return obs, 1.0, self.clock == self.wanted, False, info
+
+
+def on_host(env, episodes, seed=0, **keywords):
+    source = make(env)
+    agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
+    evaluator = make_evaluator(source, agent.policy, episodes, EnvConfig(workers=0, **keywords), seed)
+    return evaluator, agent
+
+
+def test_host_lanes_play_their_quotas():
+    """Seven episodes on four lanes: 2, 2, 2 and 1. The lanes' seeds are 999 + 10,000 + i, their lengths 6, 3, 4, 5."""
+    evaluator, agent = on_host(Counting, 7, num_envs=4)
+    assert [3 + (999 + 10_000 + lane) % 4 for lane in range(4)] == [6, 3, 4, 5]
+    played = evaluator(agent.params, None)
+    assert played.lengths.tolist() == [6, 6, 3, 3, 4, 4, 5]
+    assert played.returns.tolist() == played.lengths.tolist()
+
+
+def test_host_evaluation_repeats_itself_and_stops_when_told():
+    evaluator, agent = on_host(host_probes.Noisy, 6, num_envs=3)
+    first, again = evaluator(agent.params, None), evaluator(agent.params, None)
+    np.testing.assert_array_equal(first.returns, again.returns)
+    np.testing.assert_array_equal(first.lengths, again.lengths)
+    assert evaluator(agent.params, None, lambda: True) is None
+    other, _ = on_host(host_probes.Noisy, 6, seed=1, num_envs=3)
+    assert not np.array_equal(other(agent.params, None).returns, first.returns)
+    evaluator.close()
+    evaluator.close()
+
+
+def test_a_host_environment_that_never_ends_is_cut():
+    class Endless(host_probes.Walk):
+        def step(self, action):
+            return *super().step(action)[:2], False, False, {"action_mask": [True, True]}
+
+    evaluator, agent = on_host(Endless, 2, max_steps_per_episode=30)
+    assert evaluator(agent.params, None).lengths.tolist() == [30, 30]
+
+
+def test_both_kinds_of_environment_are_evaluated_alike():
+    """The same walk in JAX and in Python, and the same deterministic policy: the same episodes."""
+    evaluator, agent = on_host(host_probes.Walk, 5)
+    compiled = make_evaluator(host_probes.CompiledWalk(), agent.policy, 5, EnvConfig(max_steps_per_episode=50), 0)
+    host, other = evaluator(agent.params, None), compiled(agent.params, None)
+    assert host.lengths.tolist() == other.lengths.tolist()
+    assert host.returns.tolist() == other.returns.tolist()

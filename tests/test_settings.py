@@ -96,6 +96,12 @@ def valid_values(draw):
         "seed": draw(st.integers(0, MAX_SEED)),
         "env.id": draw(st.text()),
         "env.num_envs": draw(st.integers(1, 64)),
+        "env.workers": draw(st.just("auto") | st.integers(0, 255)),
+        "env.groups": draw(st.integers(1, 64)),
+        "env.timeout": draw(positive(1e6)),
+        "env.on_error": draw(st.sampled_from(["stop", "restart"])),
+        "env.max_restarts": draw(st.integers(0, 1000)),
+        "env.start_method": draw(st.sampled_from(["forkserver", "spawn", "fork"])),
         "env.max_steps_per_episode": draw(st.none() | st.integers(1)),
         "ppo.rollout_length": size * draw(st.integers(1, 8)),
         "ppo.epochs_per_update": draw(st.integers(1, 100)),
@@ -117,6 +123,7 @@ def valid_values(draw):
         "network.initial_std": draw(positive(100)),
         "normalize.observations": draw(st.booleans()),
         "normalize.rewards": draw(st.booleans()),
+        "normalize.clip_rewards": draw(st.none() | positive(1e6)),
         "train.total_timesteps": draw(st.integers(1, 10**12)),
         "train.max_episodes": draw(st.none() | st.integers(1, 10**9)),
         "train.max_seconds": draw(st.none() | positive(1e9)),
@@ -374,7 +381,7 @@ def test_underscore_for_the_dot_gets_the_right_name(path):
     assert path in refusal(find_setting, path.replace(".", "_"))
 
 
-@pytest.mark.parametrize("wrong", ["xyzzy", "ppo.xyzzy", "1", "None"])
+@pytest.mark.parametrize("wrong", ["xyzzy", "ppo.xyzzy", "1", "qqq"])
 def test_name_like_no_other_points_to_the_list(wrong):
     assert refusal(find_setting, wrong) == f"There is no setting {wrong}; `proximo settings` lists them all."
 

@@ -156,6 +156,23 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums():
     assert discounted.tolist() == [5.5]
 
 
+def test_rewards_are_clipped_before_they_are_scaled():
+    rollout = ROLLOUT.replace(
+        reward=jnp.array([[3.0], [-0.5], [-7.0], [1.0]]),
+        terminated=jnp.ones((4, 1), bool),
+        truncated=jnp.zeros((4, 1), bool),
+        valid=jnp.ones((4, 1), bool),
+    )
+    plain = TrainState(None, None, None, None, None, None, jnp.int32(0))
+    reward, _, _ = module.normalized_rewards(plain, rollout, jnp.zeros(1), config_with(clip_rewards=2.0, num_envs=1))
+    np.testing.assert_array_equal(reward[:, 0], [2, -0.5, -2, 1])
+    fresh = plain.replace(reward_stats=module.initial_stats(()))
+    both = config_with(clip_rewards=2.0, normalize_rewards=True, num_envs=1)
+    reward, _, _ = module.normalized_rewards(fresh, rollout, jnp.zeros(1), both)
+    # Each step ends an episode, so the sums are the rewards themselves.
+    np.testing.assert_allclose(reward[:, 0], np.array([2, -0.5, -2, 1]) / np.std([2, -0.5, -2, 1]), rtol=1e-5)
+
+
 # Epochs and minibatches
 
 

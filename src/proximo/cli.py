@@ -26,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 out = RichConsole(highlight=False, soft_wrap=True)
+SHORT_LIST = 40
 
 
 def main() -> None:
@@ -60,11 +61,11 @@ Settings come from the defaults, then the environment's preset, then `--config`,
 
 Examples:
 
-* `proximo train gymnax/CartPole-v1`
+* `proximo train CartPole-v1`, one of Gymnasium's; `proximo train my_package:MyEnv-v0`, one of your own
 
-* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3`
+* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3`, one written in JAX
 
-* `proximo train gymnax/Pendulum-v1 --set ppo.gamma=0.9 --set "network.hidden_sizes=[128, 128]"`
+* `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
@@ -75,7 +76,10 @@ Examples:
 @app.command(help=TRAIN_HELP)
 def train(
     env: Annotated[
-        str | None, typer.Argument(metavar="ENV", help="An id such as gymnax/CartPole-v1.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="ENV", help="An id such as CartPole-v1, gymnax/CartPole-v1 or envpool/Pong-v5.", show_default=False
+        ),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps (train.total_timesteps).")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="The seed of every random stream.")] = None,
@@ -129,18 +133,24 @@ def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids th
 
     found = 0
     for family in FAMILIES.values():
+        title = f"[bold]{family.title}[/bold]  {family.about}"
         if not family.installed:
-            out.print(f"[bold]{family.prefix}[/bold]  {family.about}; not installed: {escape(family.install_command)}")
+            out.print(f"{title}; not installed: {escape(family.install_command)}")
             continue
-        ids = [f"{family.prefix}/{name}" for name in family.module().names()]
-        ids = [env_id for env_id in ids if word.lower() in env_id.lower()]
+        ids = [env_id for env_id in family.ids() if word.lower() in f"{family.title} {env_id}".lower()]
+        tuned = [env_id for env_id in ids if find_preset(env_id)]
+        shown = ids if word or len(ids) <= SHORT_LIST else tuned
         if ids:
-            out.print(f"[bold]{family.prefix}[/bold]  {family.about}")
-            for env_id in ids:
-                out.print(f"  {env_id}" + ("  [dim]preset[/dim]" if find_preset(env_id) else ""))
+            out.print(title)
+        for env_id in shown:
+            out.print(f"  {env_id}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
+        if len(shown) < len(ids):
+            out.print(
+                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or a part of a name[/dim]"
+            )
         found += len(ids)
     if word and not found:
-        raise UserError(f"No installed environment has {word!r} in its id; `proximo envs` lists them all.")
+        raise UserError(f"No installed environment has {word!r} in its id; `proximo envs` lists what there is.")
 
 
 @app.command("settings")

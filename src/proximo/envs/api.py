@@ -116,8 +116,8 @@ class HostSource(Protocol):
 
     spec: EnvSpec
 
-    def lanes(self, num_envs: int, config: EnvConfig) -> HostEnv:
-        """`num_envs` environments, run as `config` says."""
+    def lanes(self, num_envs: int, env: EnvConfig) -> HostEnv:
+        """`num_envs` environments, run as `env` says."""
         ...
 
 

@@ -15,7 +15,8 @@ def outside(space: spaces.Space, values: np.ndarray) -> tuple[int, ...] | None:
         return None
     low, high = bounds
     if values.dtype.kind == "f":  # kept in single precision, in which a bound may be rounded either way
-        low, high = np.asarray(low, values.dtype), np.asarray(high, values.dtype)
+        with np.errstate(over="ignore"):
+            low, high = np.asarray(low, values.dtype), np.asarray(high, values.dtype)
     wrong = (values < low) | (values > high)
     return tuple(int(number) for number in np.argwhere(wrong)[0]) if wrong.any() else None
 

@@ -60,6 +60,8 @@ class Layout:
             ("success", lanes, np.int8),
             ("beat", workers, np.float64),  # when each worker last began something
             ("busy", workers, np.int32),  # the lane that each worker is at
+            ("asked", workers, np.int64),  # commands that each worker was given
+            ("done", workers, np.int64),  # and those it has done
             ("seed", (1,), np.int64),
         ]
 
@@ -100,6 +102,8 @@ class Buffers:
         self.success = arrays["success"]
         self.beat = arrays["beat"]
         self.busy = arrays["busy"]
+        self.asked = arrays["asked"]
+        self.done = arrays["done"]
         self.seed = arrays["seed"]
 
 

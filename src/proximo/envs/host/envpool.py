@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import envpool
 import numpy as np
+from gymnasium import spaces
 
 from proximo.config import EnvConfig
 from proximo.envs.api import Batch, Timestep, Tree
 from proximo.envs.host.buffers import UNSAID, Buffers, Layout, private_memory
 from proximo.envs.host.pool import split_groups, timestep
+from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
 from proximo.seeding import RESET_OFFSET
-from proximo.spaces import leaves, pick, shown
+from proximo.spaces import Path, build, leaves, pick, shown
 
 
 def names() -> list[str]:
@@ -44,6 +45,21 @@ def accepts(env: Any) -> bool:
     return False  # its objects are whole pools, which cannot be seeded anew: an id says more
 
 
+def mended(space: spaces.Space) -> spaces.Space:
+    """EnvPool writes the least positive number where it means no lower bound."""
+
+    def leaf(_: Path, space: spaces.Space) -> spaces.Space:
+        if not isinstance(space, spaces.Box) or space.dtype != np.float64:
+            return space
+        limits = np.finfo(np.float64)
+        low = np.where(space.low == limits.tiny, -np.inf, space.low)
+        high = np.where(space.high == limits.max, np.inf, space.high)
+        return spaces.Box(low, high, space.shape, np.float64)
+
+    built = build(space, leaf)
+    return spaces.Dict(built) if isinstance(built, dict) else spaces.Tuple(built) if isinstance(built, tuple) else built
+
+
 class EnvPoolSource:
     """Lanes of an EnvPool environment."""
 
@@ -56,29 +72,29 @@ class EnvPoolSource:
             raise UserError(f"envpool/{name} has several players; Proximo trains one agent there.")
         self.spec = EnvSpec(
             id=f"envpool/{name}",
-            observation_space=observation_space,
+            observation_space=mended(observation_space),
             action_space=action_space,
             max_steps=int(spec.config.max_episode_steps),
         )
 
-    def lanes(self, num_envs: int, config: EnvConfig) -> EnvPoolLanes:
-        if config.on_error == "restart":
+    def lanes(self, num_envs: int, env: EnvConfig) -> EnvPoolLanes:
+        if env.on_error == "restart":
             raise UserError(f"{self.spec.id} cannot be started anew after a failure; use env.on_error=stop.")
-        return EnvPoolLanes(self, num_envs, config)
+        return EnvPoolLanes(self, num_envs, env)
 
 
 class EnvPoolLanes:
     """A `HostEnv` over one EnvPool per group of lanes, so that one is stepped while the policy looks at another."""
 
-    def __init__(self, source: EnvPoolSource, num_envs: int, config: EnvConfig):
+    def __init__(self, source: EnvPoolSource, num_envs: int, env: EnvConfig):
         self.spec = source.spec
         self.num_lanes = num_envs
         self._name = source.name
-        self._limit = config.max_steps_per_episode
-        groups = split_groups(num_envs, config.groups)
+        self._limit = env.max_steps_per_episode
+        groups = split_groups(num_envs, env.groups)
         self.batches: tuple[Batch, ...] = tuple((group,) for group in groups)
-        cores = os.cpu_count() or 1
-        self._threads = cores if config.workers == "auto" else max(config.workers, 1)
+        cores = num_cores()
+        self._threads = max(env.workers, 1) if isinstance(env.workers, int) else cores
         self.notices = [f"{self.spec.id}: {num_envs} environments on {self._threads} threads (env.workers)."]
         layout = Layout(self.spec, num_envs, 0)
         self._buffers = Buffers(layout, private_memory(layout))

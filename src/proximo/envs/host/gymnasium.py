@@ -6,7 +6,6 @@ import copy
 import difflib
 import importlib
 import importlib.util
-import os
 import time
 import traceback
 from collections.abc import Callable
@@ -20,9 +19,10 @@ from gymnasium import spaces
 from proximo.config import MAX_WORKERS, EnvConfig
 from proximo.envs.host.lane import mask_method, read_mask
 from proximo.envs.host.pool import AsyncEnvPool
+from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
-from proximo.spaces import leaves, shown, to_mask
+from proximo.spaces import Path, shown, to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
@@ -33,7 +33,7 @@ PROBE_SECONDS, PROBE_STEPS = 0.2, 500
 # A step that is mostly waiting gains from a process per environment, whatever the number of cores.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
 # What stepping all lanes must take before worker processes pay for the signals to and from them.
-WORTHWHILE_SECONDS = 500e-6
+WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 
 
 def names() -> list[str]:
@@ -57,6 +57,8 @@ def make(name: str) -> GymnasiumSource:
             if not importlib.util.find_spec(package):
                 raise UserError(f'{name} needs the package {package}; pip install "proximo[{extra}]"')
             importlib.import_module(package)
+    if ":" not in name and name not in gymnasium.registry:
+        raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
     factory = partial(make_atari if name.startswith("ALE/") else make_registered, name)
     return GymnasiumSource(factory, name)
 
@@ -119,7 +121,7 @@ class GymnasiumSource:
                 f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
             ) from None
         self.mask_source = find_mask(env, obs, info)
-        observation_space, left_out = learnable(env.observation_space, self.mask_source)
+        observation_space, left_out = learnable(env.observation_space, obs, self.mask_source)
         if left_out:
             self.notices.append(f"Left out of the observation, being text: {', '.join(left_out)}.")
         self.spec = EnvSpec(
@@ -131,15 +133,14 @@ class GymnasiumSource:
         )
         if self.mask_source is not None:
             _check_mask(env, obs, info, self.mask_source, name)
-        env.reset(seed=0)
         self._probe: Any = env
 
-    def lanes(self, num_envs: int, config: EnvConfig) -> AsyncEnvPool:
-        workers = config.workers if config.workers != "auto" else self.choose_workers(num_envs)
+    def lanes(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
+        workers = env.workers if env.workers != "auto" else self.choose_workers(num_envs)
         if self._probe is not None:
             self._probe.close()
             self._probe = None
-        pool = AsyncEnvPool(self.factory, self.spec, num_envs, config, workers, self.mask_source)
+        pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, self.mask_source)
         pool.notices += self.notices
         self.notices = []
         return pool
@@ -153,13 +154,14 @@ class GymnasiumSource:
             self._probe = self._probe or self._made()
             self._step_seconds = measure(self._probe)
         wall, busy = self._step_seconds
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         waiting = wall > WAITING_SECONDS and busy < WAITING_SHARE * wall
-        workers = 0
-        if waiting and num_envs > 1:
-            workers = min(num_envs, MAX_WORKERS)
-        elif wall * num_envs > WORTHWHILE_SECONDS and cores > 1:
-            workers = min(num_envs, cores)
+        if waiting:
+            workers = min(num_envs, MAX_WORKERS) if num_envs > 1 else 0
+        elif wall * num_envs < WORTHWHILE_SECONDS:
+            workers = 0
+        else:
+            # One core is left to this process, unless the environments take so long that it has little to do.
+            workers = min(num_envs, num_cores() - (wall * num_envs < LONG_SECONDS))
         how = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
         spent = f"{wall * 1e6:,.0f} us{', mostly waiting' if waiting else ''}"
         self.notices.append(f"A step of {self.spec.id} takes {spent}: {num_envs} environments in {how} (env.workers).")
@@ -175,8 +177,10 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
         extra = next((extra for package, extra in EXTRAS.items() if str(entry).startswith(package)), None)
         command = f'; pip install "proximo[{extra}]"' if extra else ""
         raise UserError(f"{env_id} needs a package that is not installed: {error}{command}") from None
+    except UNKNOWN:
+        raise UserError(_unknown(str(env_id))) from None
     except gymnasium.error.Error as error:
-        raise UserError(_unknown(str(env_id), error)) from None
+        raise UserError(f"{env_id} cannot be made: {error}") from None
     except ModuleNotFoundError as error:
         raise UserError(f"{env_id or 'The environment'} cannot be made: {error}.") from None
     except Exception as error:
@@ -191,12 +195,10 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
     return env
 
 
-def _unknown(env_id: str, error: Exception) -> str:
+def _unknown(env_id: str) -> str:
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
-    if isinstance(error, UNKNOWN):
-        hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
-        return f"There is no environment {env_id}; {hint}"
-    return f"{env_id} cannot be made: {error}"
+    hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
+    return f"There is no environment {env_id}; {hint}"
 
 
 def find_mask(env: gymnasium.Env, obs: Any, info: Any) -> str | None:
@@ -215,27 +217,30 @@ def _check_mask(env: gymnasium.Env, obs: Any, info: Any, source: str, name: str)
         raise UserError(f"{name}: {error}.") from None
 
 
-def learnable(space: spaces.Space, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
-    """The space without its mask and without texts, which no network reads; and the texts' names."""
+def learnable(space: spaces.Space, obs: Any, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
+    """The space without its mask and without texts, which no network reads; and where the texts were."""
     if not isinstance(space, spaces.Dict):
         return space, []
-    kept = {key: inner for key, inner in space.spaces.items() if not (mask_source == "obs" and key == MASK)}
-    texts = [shown(path) for path, leaf in leaves(spaces.Dict(kept)) if isinstance(leaf, spaces.Text)]
-    return _without_texts(spaces.Dict(kept)), texts
+    left_out: list[str] = []
 
+    def kept(space: spaces.Dict, obs: Any, path: Path) -> spaces.Dict:
+        entries = {}
+        for key, inner in space.spaces.items():
+            if isinstance(inner, spaces.Text) or isinstance(obs[key], str):
+                left_out.append(shown((*path, key)))
+            elif path or key != MASK or mask_source != "obs":
+                entries[key] = kept(inner, obs[key], (*path, key)) if isinstance(inner, spaces.Dict) else inner
+        return spaces.Dict(entries)
 
-def _without_texts(space: spaces.Space) -> spaces.Space:
-    if not isinstance(space, spaces.Dict):
-        return space
-    return spaces.Dict(
-        {key: _without_texts(inner) for key, inner in space.spaces.items() if not isinstance(inner, spaces.Text)}
-    )
+    return kept(space, obs, ()), left_out
 
 
 def measure(env: gymnasium.Env) -> tuple[float, float]:
     """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
+    env.reset(seed=0)
     env.action_space.seed(0)
-    started, times = time.perf_counter(), []
+    started = time.perf_counter()
+    times: list[tuple[float, float]] = []
     while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:
         action = env.action_space.sample()
         wall, busy = time.perf_counter(), time.process_time()

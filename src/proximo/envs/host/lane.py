@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from proximo.envs.host.buffers import UNSAID, Buffers
 from proximo.envs.spec import EnvSpec
 from proximo.spaces import Path, build, leaves, pick, shown, to_mask
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Lane:
         self._buffers = buffers
         self._reward = buffers.reward
         self._action = action_reader(options.spec.action_space, buffers.action, index)
+        self._choices = np.cumsum([0, *choices(options.spec.action_space)])[:-1]  # where each one's flags start
         entries = [path for path, _ in leaves(options.spec.observation_space)]
         self._rows = [Row(path, array, index) for path, array in zip(entries, buffers.obs, strict=True)]
         self._final_rows = [Row(path, array, index) for path, array in zip(entries, buffers.final_obs, strict=True)]
@@ -84,6 +88,8 @@ class Lane:
             self.recover()
             return
         self.where = "step"
+        self.total += 1
+        self.length = length = self.length + 1
         result = env.step(self._action())
         try:
             obs, reward, terminated, truncated, info = result
@@ -91,13 +97,11 @@ class Lane:
             raise Misbehaved(
                 f"step must return five values (obs, reward, terminated, truncated, info), not {_kind(result)}"
             ) from None
-        self.total += 1
-        self.length = length = self.length + 1
         try:
             number = float(reward)
         except (TypeError, ValueError):
             raise Misbehaved(f"the reward must be a number, not {_kind(reward)}") from None
-        if not isfinite(number):
+        if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
             raise Misbehaved(f"the reward is {number}")
         self._reward[self.index] = number
         if length == self._limit and not terminated:
@@ -117,6 +121,8 @@ class Lane:
             row.check()
         buffers.terminated[index] = terminated
         buffers.truncated[index] = truncated
+        if not isinstance(info, dict):
+            raise Misbehaved(f"step must return a dictionary as info, not {_kind(info)}")
         said = info.get("is_success")
         buffers.success[index] = UNSAID if said is None else bool(said)
         return self._begin(None)
@@ -151,13 +157,12 @@ class Lane:
         where = {
             "start": "when it was made",
             "reset": f"at a reset after {self.total:,} steps",
-            "step": f"at step {self.total + 1:,} (step {self.length + 1:,} of its episode)",
+            "step": f"at step {self.total:,} (step {self.length:,} of its episode)",
         }[self.where]
         if isinstance(error, Misbehaved):
-            where = where if self.where != "step" else f"at step {self.total:,} (step {self.length:,} of its episode)"
             return Fault(self.index, where, str(error))
-        trace = "".join(traceback.format_exception(error))
-        return Fault(self.index, where, f"{type(error).__name__}: {error}", trace)
+        trace = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
+        return Fault(self.index, where, f"{type(error).__name__}: {error}".removesuffix(": "), trace)
 
     def _start(self, seed: int) -> None:
         self.where = "start"
@@ -191,7 +196,7 @@ class Lane:
             mask = to_mask(self.options.spec.action_space, given)
         except ValueError as error:
             raise Misbehaved(str(error)) from None
-        if not mask.any():
+        if not np.logical_or.reduceat(mask.reshape(-1), self._choices).all():
             raise Misbehaved("the action mask allows no action")
         assert self._buffers.action_mask is not None
         self._buffers.action_mask[self.index] = mask
@@ -245,7 +250,7 @@ class Row:
 def read_mask(env: Any, obs: Any, info: Any, source: str | None) -> Any:
     """The action mask from where this environment keeps it; None if it is not there."""
     if source == "info":
-        return info.get("action_mask")
+        return info.get("action_mask") if isinstance(info, dict) else None
     if source == "obs":
         return obs.get("action_mask")
     return mask_method(env)()
@@ -257,6 +262,19 @@ def mask_method(env: Any) -> Any:
         return env.get_wrapper_attr("action_masks")
     except AttributeError:
         return getattr(env, "action_masks", None)
+
+
+def choices(space: spaces.Space) -> list[int]:
+    """How many flags each choice has in a mask of `space`."""
+    sizes: list[int] = []
+    for _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Discrete):
+            sizes.append(int(leaf.n))
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            sizes += leaf.nvec.reshape(-1).tolist()
+        elif isinstance(leaf, spaces.MultiBinary):
+            sizes += [2] * int(np.prod(leaf.shape))
+    return sizes
 
 
 def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
@@ -292,6 +310,13 @@ def _kind(value: Any) -> str:
     return f"a {name} of {len(value)}" if isinstance(value, tuple | list) else f"{name} {str(value)[:60]}"
 
 
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the environment's own code on, if it got there."""
+    while trace and trace.tb_next and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return trace
+
+
 class Crew:
     """Lanes that one process steps one after the other, and the faults among them."""
 
@@ -308,12 +333,16 @@ class Crew:
         self._scattered = [view for view in self._watched if not view.flags.c_contiguous]
 
     def do(self, act: Callable[[Lane], None]) -> None:
-        """Do `act` for each lane; one that fails is reported, and started anew as often as that is allowed."""
+        """Do `act` for each lane; one that fails is reported, and started anew as often as that is allowed.
+
+        When it is not, the run is over: the other lanes are not asked, which may take their time to fail too.
+        """
         for lane in self.lanes:
             try:
                 act(lane)
             except (Exception, SystemExit) as error:
-                self._recover(lane, error)
+                if not self._recover(lane, error):
+                    return
         if not self._finite():
             for lane in self.lanes:
                 try:
@@ -326,12 +355,13 @@ class Crew:
             np.isfinite(view).all() for view in self._scattered
         )
 
-    def _recover(self, lane: Lane, error: BaseException) -> None:
+    def _recover(self, lane: Lane, error: BaseException) -> bool:
         self._report(lane.fault(error))
         while lane.restarts < lane.options.max_restarts:
             try:
                 lane.recover()
                 lane.check()
-                return
+                return True
             except (Exception, SystemExit) as again:
                 self._report(lane.fault(again))
+        return False

@@ -47,7 +47,7 @@ class AsyncEnvPool:
         factory: Callable[[], Any],
         spec: EnvSpec,
         num_envs: int,
-        config: EnvConfig,
+        env: EnvConfig,
         workers: int = 0,
         mask_source: str | None = None,
     ):
@@ -56,13 +56,13 @@ class AsyncEnvPool:
         self.notices: list[str] = []
         """What the user should know, in sentences; whoever shows them takes them away."""
         self._restarts = 0
-        self._config = config
-        groups = split_groups(num_envs, config.groups)
+        self._env = env
+        groups = split_groups(num_envs, env.groups)
         options = LaneOptions(
             spec=spec,
             mask_source=mask_source,
-            limit=config.max_steps_per_episode,
-            max_restarts=config.max_restarts if config.on_error == "restart" else 0,
+            limit=env.max_steps_per_episode,
+            max_restarts=env.max_restarts if env.on_error == "restart" else 0,
             reset_offset=RESET_OFFSET,
             restart_stride=RESTART_STRIDE,
         )
@@ -72,10 +72,10 @@ class AsyncEnvPool:
         if workers:
             self.batches: tuple[Batch, ...] = tuple((group,) for group in groups)
             ranges = [range(group.start, group.stop) for group in groups]
-            self._engine = Workers(factory, layout, options, ranges, config.timeout, config.start_method)
+            self._engine = Workers(factory, layout, options, ranges, env.timeout, env.start_method)
         else:
             self.batches = (tuple(groups),)
-            self._engine = Here(factory, layout, options, config.timeout)
+            self._engine = Here(factory, layout, options, env.timeout)
         self._buffers = self._engine.buffers
         paths = [path for path, _ in leaves(spec.action_space)]
         self._actions = list(zip(paths, self._buffers.action, strict=True))
@@ -125,12 +125,12 @@ class AsyncEnvPool:
         for fault in faults:
             sentence = describe(fault, self.spec)
             self._restarts += 1
-            if self._config.on_error == "stop":
+            if self._env.on_error == "stop":
                 self.close()
                 raise EnvError(sentence, fault.trace)
-            if self._restarts > self._config.max_restarts:
+            if self._restarts > self._env.max_restarts:
                 self.close()
-                limit = f"It was restart {self._restarts:,}, and env.max_restarts allows {self._config.max_restarts:,}."
+                limit = f"It was restart {self._restarts:,}, and env.max_restarts allows {self._env.max_restarts:,}."
                 raise EnvError(f"{sentence} {limit}", fault.trace)
             self.notices.append(f"{sentence} It was started anew; that episode is left out.")
 
@@ -148,10 +148,9 @@ class Here:
     def begin(self, command: int) -> None:
         with self._alarm:
             if command == 0:
-                self._crew.do(Lane.step)
+                self._crew.do(self._step)
             else:
-                seed = int(self.buffers.seed[0])
-                self._crew.do(lambda lane: lane.reset(seed))
+                self._crew.do(self._reset)
 
     def finish(self, command: int) -> list[Fault]:
         if not self._faults:
@@ -159,6 +158,14 @@ class Here:
         faults = list(self._faults)
         self._faults.clear()
         return faults
+
+    def _step(self, lane: Lane) -> None:
+        self._alarm.since = monotonic()  # each lane has the time to itself
+        lane.step()
+
+    def _reset(self, lane: Lane) -> None:
+        self._alarm.since = monotonic()
+        lane.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
         self._alarm.close()

@@ -15,6 +15,9 @@ import cloudpickle
 from proximo.envs.host.buffers import Buffers
 from proximo.envs.host.lane import Crew, Fault, Lane
 
+SPIN_SECONDS = 500e-6
+"""How long to look for what comes next before going to sleep: waking up takes longer than a step of CartPole."""
+
 
 def serve(
     number: int,
@@ -36,11 +39,22 @@ def serve(
     for connection in not_ours:  # inherited by fork: held open here, they would hide the trainer's end
         connection.close()
     threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
-    worker = Worker(number, memory, job, commands)
+    layout, spin, *rest = cloudpickle.loads(job)
+    buffers = Buffers(layout, memory)
+    worker = Worker(number, buffers, rest, commands)
+    asked, done = buffers.asked.data, buffers.done.data
     with contextlib.suppress(OSError):  # the trainer is gone
-        while command := os.read(commands.fileno(), 1):
+        while True:
+            if spin:
+                until = time.monotonic() + SPIN_SECONDS
+                while asked[number] == done[number] and time.monotonic() < until:
+                    pass
+            command = os.read(commands.fileno(), 1)
+            if not command:
+                break
             well = worker.obey(command[0])
             os.write(signals[command[0]].fileno(), bytes([number, well]))
+            done[number] += 1
     worker.close()
 
 
@@ -57,9 +71,9 @@ def _exit_with(lifeline: Connection) -> None:
 class Worker:
     """The lanes of one process."""
 
-    def __init__(self, number: int, memory: Any, job: bytes, reports: Connection):
+    def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
-        self._memory = memory
+        self._buffers = buffers
         self._job = job
         self._reports = reports
         self._well = True
@@ -85,8 +99,8 @@ class Worker:
                 lane.close()
 
     def _open(self) -> None:
-        layout, options, groups, factory, failures = cloudpickle.loads(self._job)
-        self._buffers = Buffers(layout, self._memory)
+        options, groups, factory, failures = self._job
+        factory = cloudpickle.loads(factory)
         lanes = [[Lane(index, factory, self._buffers, options) for index in group] for group in groups]
         for lane in (lane for group in lanes for lane in group):
             # Where this process replaces one that failed, the first step of its lanes starts them anew.

@@ -19,7 +19,8 @@ import cloudpickle
 
 from proximo.envs.host.buffers import ALIGNMENT, Buffers, Layout
 from proximo.envs.host.lane import Fault, LaneOptions
-from proximo.envs.host.worker import serve
+from proximo.envs.host.worker import SPIN_SECONDS, serve
+from proximo.errors import UserError
 
 CLOSING_SECONDS = 3.0
 
@@ -40,18 +41,27 @@ class Workers:
         start_method: str,
     ):
         self._context: Any = multiprocessing.get_context(start_method)
-        self._layout, self._options, self._factory, self._timeout = layout, options, factory, timeout
+        self._layout, self._options, self._timeout = layout, options, timeout
+        self._factory = _packed(factory, layout.spec.id)
         # Anonymous: the block has no name that could be left behind, and goes with the last process that has it.
         self._memory = self._context.RawArray("B", layout.size + ALIGNMENT)
         self.buffers = Buffers(layout, self._memory)
         workers = range(layout.num_workers)
+        self._spin = len(workers) < num_cores()
+        self._asked, self._done = self.buffers.asked.data, self.buffers.done.data
         self._shares = [[[lane for lane in group if lane % len(workers) == w] for group in groups] for w in workers]
+        self._group = {lane: g for g, group in enumerate(groups) for lane in group}
         self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))] + [list(workers)]
         self._lifeline, self._lifeline_end = _pipe(self._context)
         self._signals = [_pipe(self._context) for _ in self._called]
-        self._commands: list[Connection] = []
-        self._processes: list[Any] = []
+        self._commands: dict[int, Connection] = {}
+        self._processes: dict[int, Any] = {}
         self._failures = [0] * len(workers)
+        self._begun = [0] * len(self._called)  # how often each command was given since the last reset
+        self._wanted: list[dict[int, int]] = [{} for _ in self._called]  # worker: its number of commands with this
+        self._polls = [select.poll() for _ in self._called]
+        for poll, (reader, _) in zip(self._polls, self._signals, strict=True):
+            poll.register(reader, select.POLLIN)
         self._pending: list[dict[int, float]] = [{} for _ in self._called]  # worker: since when
         _open_workers.add(self)
         with _quiet_start(start_method):
@@ -61,60 +71,80 @@ class Workers:
     def begin(self, command: int) -> None:
         """Tell the workers; their answers are waited for by `finish`."""
         now = time.monotonic()
+        if command == len(self._begun) - 1:
+            self._begun = [0] * len(self._begun)
+        self._begun[command] += 1
         for worker in self._called[command]:
             self._pending[command][worker] = now
             self._tell(worker, command)
 
     def finish(self, command: int) -> list[Fault]:
         """Wait until the command is done; what went wrong. A process that died or hangs is replaced."""
+        pending, poll = self._pending[command], self._polls[command]
+        if self._spin and self._seen_done(command):
+            return self._read(command)
         faults: list[Fault] = []
-        pending = self._pending[command]
         reader = self._signals[command][0].fileno()
-        poll = select.poll()
-        poll.register(reader, select.POLLIN)
-        for worker in pending:
-            poll.register(self._processes[worker].sentinel, select.POLLIN)
         while pending:
-            due = min(self._due(worker, since) for worker, since in pending.items())
-            ready = [fd for fd, _ in poll.poll(max(due - time.monotonic(), 0) * 1000)]
+            ready = [fd for fd, _ in poll.poll(self._timeout * 250)]
             if reader in ready:
-                answers = os.read(reader, 4096)
-                for worker, well in zip(answers[::2], answers[1::2], strict=True):
-                    pending.pop(worker, None)
-                    if not well:
-                        faults += self._reports(worker)
+                faults += self._read(command)
                 continue
+            for worker, connection in self._commands.items():
+                if connection.fileno() in ready:  # what is too large for the pipe is sent only while it is read
+                    faults += self._reports(worker)
             for worker, since in list(pending.items()):
                 died = self._processes[worker].sentinel in ready
-                if died or self._due(worker, since) <= time.monotonic():
-                    poll.unregister(self._processes[worker].sentinel)
+                if died or max(since, float(self.buffers.beat[worker])) + self._timeout <= time.monotonic():
                     faults.append(self._lost(worker, died))
                     if self._failures[worker] > self._options.max_restarts:
                         return faults
                     self._replace(worker)
-                    poll.register(self._processes[worker].sentinel, select.POLLIN)
+        return faults
+
+    def _seen_done(self, command: int) -> bool:
+        """Look for a moment whether the workers finish: where each has a core, that is quicker than falling asleep."""
+        until = time.monotonic() + SPIN_SECONDS
+        for worker in self._called[command]:
+            while self._done[worker] < self._wanted[command][worker]:
+                if time.monotonic() > until:
+                    return False
+        return True
+
+    def _read(self, command: int) -> list[Fault]:
+        """Take in the signals that are there; what went wrong."""
+        faults: list[Fault] = []
+        answers = os.read(self._signals[command][0].fileno(), 4096)
+        for worker, well in zip(answers[::2], answers[1::2], strict=True):
+            self._pending[command].pop(worker, None)
+            if not well:
+                faults += self._reports(worker)
         return faults
 
     def close(self) -> None:
         """End the processes: asked to, they close their environments; those that do not are killed."""
         _open_workers.discard(self)
-        for connection in (*self._commands, self._lifeline_end, *(end for pair in self._signals for end in pair)):
+        for connection in (*self._ours(), self._lifeline, *(writer for _, writer in self._signals)):
             connection.close()
         until = time.monotonic() + CLOSING_SECONDS
-        for process in self._processes:
+        for process in self._processes.values():
             process.join(max(until - time.monotonic(), 0))
             if process.exitcode is None:
                 process.kill()
                 process.join()
-        self._commands, self._processes = [], []
+        self._commands, self._processes = {}, {}
+
+    def _ours(self) -> list[Connection]:
+        """The ends of pipes that only this process may hold: the workers learn from their closing."""
+        return [*self._commands.values(), self._lifeline_end, *(reader for reader, _ in self._signals)]
 
     def _start(self, worker: int) -> None:
         ours, theirs = self._context.Pipe()
-        job = cloudpickle.dumps(
-            (self._layout, self._options, self._shares[worker], self._factory, self._failures[worker])
-        )
+        rest = (self._options, self._shares[worker], self._factory, self._failures[worker])
+        job = cloudpickle.dumps((self._layout, self._spin, *rest))
         forked = self._context.get_start_method() == "fork"
-        not_ours = [ours, self._lifeline_end, *self._commands, *(pair[0] for pair in self._signals)] if forked else []
+        # Those of other pools too, which a forked process gets as well.
+        not_ours = [ours, *(end for pool in _open_workers for end in pool._ours())] if forked else []
         process = self._context.Process(
             target=serve,
             args=(worker, theirs, [pair[1] for pair in self._signals], self._lifeline, not_ours, self._memory, job),
@@ -122,19 +152,18 @@ class Workers:
         )
         process.start()
         theirs.close()
-        if worker < len(self._processes):
-            self._commands[worker], self._processes[worker] = ours, process
-        else:
-            self._commands.append(ours)
-            self._processes.append(process)
+        self._commands[worker], self._processes[worker] = ours, process
+        for command, called in enumerate(self._called):
+            if worker in called:
+                self._polls[command].register(process.sentinel, select.POLLIN)
+                self._polls[command].register(ours, select.POLLIN)
 
     def _tell(self, worker: int, command: int) -> None:
         # Where the process is gone, `finish` notices.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             os.write(self._commands[worker].fileno(), bytes([command]))
-
-    def _due(self, worker: int, since: float) -> float:
-        return max(since, float(self.buffers.beat[worker])) + self._timeout
+        self._asked[worker] += 1
+        self._wanted[command][worker] = self._asked[worker]
 
     def _reports(self, worker: int) -> list[Fault]:
         found = []
@@ -146,21 +175,29 @@ class Workers:
     def _lost(self, worker: int, died: bool) -> Fault:
         """What became of a worker that does not answer; it is gone after this."""
         process = self._processes[worker]
+        for command, called in enumerate(self._called):
+            if worker in called:
+                self._polls[command].unregister(process.sentinel)
+                self._polls[command].unregister(self._commands[worker])
         if not died:
             process.kill()
         process.join(CLOSING_SECONDS)
         self._failures[worker] += 1
-        lane = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else self._shares[worker][0][0]
+        first = next(lane for share in self._shares[worker] for lane in share)
+        lane = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else first
+        step = f"at step {self._begun[self._group[lane]]:,}"
+        where = "when it was made or reset" if worker in self._pending[-1] else step
         if not died:
-            return Fault(lane, "", f"it did not answer within {self._timeout:g} s (env.timeout)")
+            return Fault(lane, where, f"it did not answer within {self._timeout:g} s (env.timeout)")
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Fault(lane, "", f"its worker process {worker} (pid {process.pid}) {how}")
+        return Fault(lane, where, f"its worker process {worker} (pid {process.pid}) {how}")
 
     def _replace(self, worker: int) -> None:
         """A new process for the worker, told again whatever the old one had not done."""
         self._commands[worker].close()
         self.buffers.beat[worker] = 0
+        self._done[worker] = self._asked[worker]
         with _quiet_start(self._context.get_start_method()):
             self._start(worker)
         now = time.monotonic()
@@ -168,6 +205,22 @@ class Workers:
             if worker in pending:
                 pending[worker] = now
                 self._tell(worker, command)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _packed(factory: Callable[[], Any], name: str) -> bytes:
+    """The factory by itself, so that a worker that cannot unpack it can say so."""
+    try:
+        return cloudpickle.dumps(factory)
+    except Exception as error:
+        raise UserError(
+            f"{name} cannot be sent to another process ({type(error).__name__}: {error}); hand in a factory that "
+            f"makes what it needs itself, or keep the environments in this process with env.workers=0."
+        ) from None
 
 
 def _pipe(context: Any) -> tuple[Connection, Connection]:

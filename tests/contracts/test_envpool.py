@@ -1,0 +1,79 @@
+"""The EnvPool adapter: the contract, and its filler steps."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from contracts.host import LANES, check_contract, play
+from proximo import PPOTrainer
+from proximo.config import EnvConfig
+from proximo.envs import make
+from proximo.errors import UserError
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "FrozenLake-v1"])
+def test_contract(env):
+    seeded = env != "FrozenLake-v1"  # which always starts in the same corner
+    check_contract(make(f"envpool/{env}"), EnvConfig(max_steps_per_episode=7), steps=40, seeded=seeded)
+
+
+@pytest.mark.slow
+def test_contract_on_images():
+    check_contract(make("envpool/Pong-v5"), EnvConfig(max_steps_per_episode=7), steps=16, seeded=False)
+
+
+def test_the_step_after_an_end_is_a_filler():
+    """With a limit of 7 steps: seven that count, one that does not, and so on, for lanes that do not fall."""
+    _, rest = play(make("envpool/Pendulum-v1"), EnvConfig(max_steps_per_episode=7), steps=24)
+    expected = np.tile(np.arange(8) != 7, 3)
+    np.testing.assert_array_equal(rest.valid, np.repeat(expected[:, None], LANES, 1))
+    np.testing.assert_array_equal(rest.truncated[:, 0], np.tile(np.arange(8) == 6, 3))
+    # The observation of the cut step is the true last one; the filler leads to the next episode's first.
+    np.testing.assert_array_equal(rest.obs[6], rest.final_obs[6])
+    assert (rest.reward[7] == 0).all()
+    assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 3 < 8  # the speed changes little in a step
+
+
+def test_groups_and_threads_do_not_change_a_bit():
+    source = make("envpool/CartPole-v1")
+    one = play(source, EnvConfig(groups=1, workers=1), steps=50)
+    two = play(source, EnvConfig(groups=2, workers=2), steps=50)
+    for name in ("obs", "reward", "terminated", "truncated", "valid"):
+        np.testing.assert_array_equal(getattr(one[1], name), getattr(two[1], name))
+
+
+def test_unbounded_spaces_are_mended():
+    space = make("envpool/CheetahRun-v1").spec.observation_space
+    assert isinstance(space, spaces.Dict)
+    assert np.isneginf(space["position"].low).all()
+    assert np.isposinf(space["position"].high).all()
+
+
+def test_mistakes():
+    with pytest.raises(UserError, match="did you mean envpool/CartPole-v1"):
+        make("envpool/CartPol-v1")
+    with pytest.raises(UserError, match=r"env\.on_error=stop"):
+        make("envpool/CartPole-v1").lanes(2, EnvConfig(on_error="restart"))
+
+
+@pytest.mark.slow
+def test_fillers_count_for_nothing_in_a_run(tmp_path):
+    """Episodes of 5 steps and a filler: of 48 steps per lane, 40 count; training goes on to the steps asked for."""
+    trainer = PPOTrainer(
+        "envpool/Pendulum-v1",
+        preset=False,
+        out=tmp_path / "run",
+        num_envs=4,
+        rollout_length=24,
+        minibatch_size=48,
+        epochs_per_update=1,
+        hidden_sizes=[8],
+        max_steps_per_episode=5,
+        total_timesteps=160,
+        eval_episodes=2,
+    )
+    result = trainer.train()
+    assert result["total_steps"] == 160
+    assert result["updates"] == 2
+    assert result["episodes"] == 32
+    assert result["final_eval"]["length_mean"] == 5

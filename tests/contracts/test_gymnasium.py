@@ -1,0 +1,233 @@
+"""The Gymnasium adapter: the contract on environments of every kind, the pool's promises, ids, objects, factories."""
+
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import host_probes
+from contracts.host import LANES, check_contract, exchange, play, same
+from proximo.config import EnvConfig
+from proximo.envs import make
+from proximo.envs.host.lane import without_limit
+from proximo.envs.host.pool import split_groups
+from proximo.errors import UserError
+
+IDS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "HalfCheetah-v5", "MiniGrid-Empty-Random-5x5-v0", "Taxi-v4"]
+
+
+@pytest.mark.parametrize("env", [*IDS, host_probes.Noisy])
+def test_contract(env):
+    check_contract(make(env), EnvConfig(workers=0, max_steps_per_episode=7), steps=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5", host_probes.Noisy])
+def test_contract_with_workers(env):
+    # Pong's first frames are the same whatever the seed.
+    check_contract(make(env), EnvConfig(workers=2, max_steps_per_episode=7), steps=16, seeded=env != "ALE/Pong-v5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [host_probes.Noisy, host_probes.Walk])
+def test_the_same_bits_with_any_number_of_workers(env):
+    source = make(env)
+    alone = play(source, EnvConfig(workers=0), steps=60)
+    for workers in (1, 2, 5):
+        assert same(alone, play(source, EnvConfig(workers=workers), steps=60)), workers
+    assert same(alone, play(source, EnvConfig(workers=2, groups=3, start_method="spawn"), steps=60))
+
+
+def test_lanes_are_seeded_one_by_one_and_reset_without_a_seed():
+    first, rest = play(make(host_probes.Noisy), EnvConfig(workers=0), steps=60, seed=100)
+    np.testing.assert_array_equal(first.obs[:, 0], 10_100 + np.arange(LANES))
+    np.testing.assert_array_equal(rest.obs[-1, :, 0], first.obs[:, 0])
+    resets = (rest.terminated | rest.truncated).sum(axis=0)
+    assert resets.min() > 2
+    np.testing.assert_array_equal(rest.obs[-1, :, 1], resets)
+
+
+def test_the_final_observation_is_kept_apart():
+    """Walk with action 0 only: 0.25, -0.25, -0.75, -1.25, -1.75, -2.25 terminates; with 1 and 0 by turns it is cut."""
+    env = make(host_probes.Walk).lanes(2, EnvConfig(workers=0))
+    env.reset(0)
+    for step in range(1, 6):
+        exchange(env, np.array([0, step % 2]))
+        moved = env.recv(0)
+    assert moved.terminated.tolist() == [True, False]
+    np.testing.assert_array_equal(moved.final_obs[0], [-2.25, 5])
+    np.testing.assert_array_equal(moved.obs[0], [0.25, 0])
+    np.testing.assert_array_equal(moved.obs[1], [0.25 + 3 * 0.75 - 2 * 0.5, 5])
+    assert moved.reward.tolist() == [-2.25, 1.5]
+    np.testing.assert_array_equal(moved.action_mask, [[False, True], [True, True]])
+    for step in (6, 7):
+        exchange(env, np.array([1, step % 2]))
+        moved = env.recv(0)
+    assert (moved.terminated.tolist(), moved.truncated.tolist()) == ([False, False], [False, True])
+    np.testing.assert_array_equal(moved.final_obs[1], [1.75, 7])
+    env.close()
+
+
+def test_a_limit_of_ones_own_cuts_and_does_not_terminate():
+    _, rest = play(make(host_probes.Walk), EnvConfig(workers=0, max_steps_per_episode=2), steps=4)
+    np.testing.assert_array_equal(rest.truncated[:, 0], [False, True, False, True])
+    assert not rest.terminated.any()
+
+
+def test_wrappers_that_only_count_are_taken_off():
+    env, limit = without_limit(gymnasium.make("CartPole-v1", disable_env_checker=True))
+    assert limit == 500
+    assert env is env.unwrapped
+    kept = gymnasium.wrappers.ClipReward(gymnasium.make("MountainCar-v0"), 0.0, 1.0)
+    assert without_limit(kept) == (kept, None)
+
+
+def test_success_is_what_the_environment_says():
+    env = make(host_probes.Hybrid).lanes(2, EnvConfig(workers=0))
+    env.reset(0)
+    action = {"move": np.array([1, 3]), "push": np.zeros((2, 2)), "talk": np.array([0, 1])}
+    exchange(env, action)
+    assert env.recv(0).success.tolist() == [0, 1]
+    walk = make(host_probes.Walk).lanes(1, EnvConfig(workers=0, max_steps_per_episode=1))
+    walk.reset(0)
+    exchange(walk, np.array([1]))
+    assert walk.recv(0).success.tolist() == [-1]
+
+
+def test_texts_and_masks_are_not_observations():
+    source = make(host_probes.Hybrid)
+    assert list(source.spec.observation_space) == ["grid", "inner", "pair"]
+    assert list(source.spec.observation_space["inner"]) == ["count"]
+    assert source.mask_source == "obs"
+    first = source.lanes(2, EnvConfig(workers=0)).reset(0)
+    np.testing.assert_array_equal(first.action_mask, [[1, 0, 1, 1, 1]] * 2)
+    assert first.obs["grid"].dtype == np.uint8
+    assert first.obs["pair"][1].dtype == np.float32
+
+
+class WithMethod(gymnasium.Env):
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 1, 0.0, False, False, {}
+
+    def action_masks(self):
+        return [[True, False], [False, True, True]]
+
+
+def test_a_mask_from_a_method():
+    source = make(WithMethod)
+    assert source.mask_source == "method"
+    env = source.lanes(1, EnvConfig(workers=0))
+    np.testing.assert_array_equal(env.reset(0).action_mask, [[True, False, False, True, True]])
+
+
+@pytest.mark.parametrize(("envs", "groups", "sizes"), [(8, 2, [4, 4]), (5, 2, [2, 3]), (1, 2, [1]), (3, 8, [1, 1, 1])])
+def test_groups(envs, groups, sizes):
+    parts = split_groups(envs, groups)
+    assert [part.stop - part.start for part in parts] == sizes
+    assert parts[0].start == 0
+    assert all(before.stop == after.start for before, after in itertools.pairwise(parts))
+
+
+def test_objects_factories_and_classes():
+    assert make(gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
+    assert make(lambda: gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
+    assert make(host_probes.Walk).spec.id == "Walk"
+    assert make(host_probes.Walk()).spec.id == "Walk"
+    given = host_probes.Noisy()
+    given.reset(seed=1)
+    before = given.np_random.bit_generator.state
+    play(make(given), EnvConfig(workers=0), steps=3)
+    assert given.np_random.bit_generator.state == before, "lanes must be copies"
+
+
+class Uncopyable(host_probes.Walk):
+    def __deepcopy__(self, memo):
+        raise TypeError("a handle")
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1"),
+        ("CartPole", "did you mean CartPole-v1"),
+        ("no_such_module:Env-v0", "cannot be made: No module named 'no_such_module'"),
+        ("gymnay/CartPole-v1", "did you mean gymnax/CartPole-v1"),
+        (Uncopyable(), "hand in a factory instead"),
+        (lambda: 5, "must return a gymnasium.Env, not builtins.int"),
+        (5, "env must be an id"),
+    ],
+)
+def test_what_is_no_environment(env, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make(env)
+
+
+def test_a_vector_of_environments_is_refused():
+    with pytest.raises(UserError, match="hand in a single environment"):
+        make(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+
+
+def test_a_missing_extra_names_its_command(monkeypatch):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "ale_py" else found(name, *rest)
+    )
+    with pytest.raises(UserError, match=r'pip install "proximo\[atari\]"'):
+        make("ALE/Pong-v5")
+
+    def absent(*_, **__):
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    with pytest.raises(UserError, match=r'pip install "proximo\[box2d\]"'):
+        make("LunarLander-v3")
+
+
+def test_auto_asks_how_long_a_step_takes(monkeypatch):
+    from proximo.envs.host import gymnasium as adapter
+
+    monkeypatch.setattr(adapter, "num_cores", lambda: 4)
+    source = make(host_probes.Walk)
+    for seconds, envs, workers in [
+        ((2e-6, 2e-6), 8, 0),
+        ((50e-6, 50e-6), 8, 3),
+        ((50e-6, 50e-6), 2, 2),
+        ((10e-3, 10e-3), 8, 4),
+        ((2e-3, 1e-4), 16, 16),
+        ((2e-3, 1e-4), 1, 0),
+    ]:
+        source._step_seconds = seconds
+        assert source.choose_workers(envs) == workers, seconds
+        assert source.notices.pop().startswith(f"A step of Walk takes {seconds[0] * 1e6:,.0f} us")
+
+
+def test_measuring_survives_forbidden_actions():
+    from proximo.envs.host.gymnasium import measure
+
+    class Strict(host_probes.Walk):
+        def step(self, action):
+            raise RuntimeError("forbidden")
+
+    assert measure(Strict()) == (0.0, 0.0)
+    wall, busy = measure(gymnasium.make("CartPole-v1"))
+    assert 1e-6 < wall < 1e-3
+    assert busy <= 10 * wall
+
+
+def test_jax_stays_out_of_worker_processes():
+    import subprocess
+    import sys
+
+    code = "import proximo.envs.host.worker, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

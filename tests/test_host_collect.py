@@ -1,0 +1,223 @@
+"""Collection from host environments: the same rollout as the compiled one, the same bits with any workers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import host_probes
+from proximo import PPOAgent, PPOTrainer, settings
+from proximo.collect.compiled import collect, initial_collect_state
+from proximo.collect.host import Collected, HostCollector, leave_out_voided, pack, tally, unpack
+from proximo.config import Config, EnvConfig
+from proximo.envs import make
+from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.host.bounds import outside
+from proximo.ppo.rollout import Rollout
+from proximo.ppo.update import initial_train_state
+
+STEPS, LANES = 24, 6
+
+
+def config(**keywords):
+    small = dict(rollout_length=STEPS, num_envs=LANES, minibatch_size=STEPS * LANES, hidden_sizes=[8], workers=0)
+    return settings.build(settings.from_keywords(small | keywords))
+
+
+def collected_by_host(source, settings_, policy, train, rollouts=1):
+    env = source.lanes(LANES, settings_.env)
+    collector = HostCollector(env, policy, settings_)
+    state = collector.start(settings_.seed)
+    found = []
+    for number in range(rollouts):
+        now = dataclasses.replace(train, update=jnp.int32(number))
+        collected = collector.collect(now, state, bool)
+        state, episodes = tally(state, collected, None)
+        rollout = jax.tree.map(np.copy, collected.rollout)
+        # Final observations are only promised where an episode was cut.
+        jax.tree.map(lambda leaf, cut=rollout.truncated: leaf.__setitem__(~cut, 0), rollout.final_obs)
+        found.append((rollout, *jax.tree.map(np.copy, (episodes, state))))
+    env.close()
+    return found
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_compiled_and_host_collection_give_the_same_rollout(groups):
+    """The same walk in JAX and in Python, the same policy, the same noise: the same record, ends and masks included."""
+    chosen = config(groups=groups)
+    agent = PPOAgent(host_probes.Walk.observation_space, host_probes.Walk.action_space, chosen)
+    train = initial_train_state(agent.params, agent.obs_stats, chosen)
+    lanes = Lanes(host_probes.CompiledWalk(), LANES)
+    state = initial_collect_state(lanes, agent.policy, chosen)
+    on_host = collected_by_host(make(host_probes.Walk), chosen, agent.policy, train, rollouts=2)
+    for number, (host, host_episodes, _) in enumerate(on_host):
+        now = dataclasses.replace(train, update=jnp.int32(number))
+        state, compiled, episodes = jax.jit(lambda now, state: collect(now, state, lanes, agent.policy, chosen))(
+            now, state
+        )
+        for name in ("obs", "action_mask", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
+            np.testing.assert_array_equal(getattr(host, name), getattr(compiled, name), err_msg=name)
+        assert host.truncated.any()
+        assert host.terminated.any()
+        np.testing.assert_array_equal(host.final_obs[host.truncated], compiled.final_obs[host.truncated])
+        np.testing.assert_array_equal(host_episodes.length, episodes.length)
+        finished = host_episodes.length > 0
+        np.testing.assert_array_equal(host_episodes.returned[finished], episodes.returned[finished])
+        np.testing.assert_array_equal(host_episodes.success[finished], episodes.success[finished])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [host_probes.Noisy, host_probes.Hybrid])
+def test_the_same_bits_with_any_number_of_workers(env):
+    """The actions are the policy's: continuous ones would show a single bit of difference in a matrix product."""
+    source = make(env)
+    chosen = config()
+    agent = PPOAgent(source.spec.observation_space, source.spec.action_space, chosen)
+    train = initial_train_state(agent.params, agent.obs_stats, chosen)
+    alone = collected_by_host(source, chosen, agent.policy, train, rollouts=2)
+    for workers in (1, 2, 5):
+        others = collected_by_host(source, config(workers=workers), agent.policy, train, rollouts=2)
+        for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(others), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def small_run(path, env, **keywords):
+    given = dict(
+        num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16], total_timesteps=64 * 5
+    )
+    return PPOTrainer(
+        env, preset=False, out=path, **(given | dict(eval_frequency=0, eval_episodes=2, workers=0) | keywords)
+    )
+
+
+@pytest.mark.slow
+def test_a_run_is_the_same_with_workers_and_when_repeated(tmp_path):
+    results = []
+    for name, workers in (("one", 0), ("again", 0), ("two", 2)):
+        trainer = small_run(tmp_path / name, host_probes.Noisy, workers=workers, eval_frequency=2)
+        result = trainer.train()
+        results.append((result["final_eval"], result["episodes"], jax.device_get(trainer.agent.params)))
+    for other in results[1:]:
+        assert other[:2] == results[0][:2]
+        for a, b in zip(jax.tree.leaves(results[0][2]), jax.tree.leaves(other[2]), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
+    import jax._src.compiler as compiler
+
+    trainer = small_run(tmp_path / "run", host_probes.Walk)
+    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    trainer.program.compile(state)
+    state, _ = trainer.program.run(state, 1)
+    count = []
+    compile_ = compiler.backend_compile_and_load
+    monkeypatch.setattr(compiler, "backend_compile_and_load", lambda *a, **k: count.append(1) or compile_(*a, **k))
+    for _ in range(3):
+        state, reports = trainer.program.run(state, 1)
+        assert len(reports) == 1
+    jax.jit(lambda x: x * 3 + 1)(jnp.float32(2))  # the counter counts
+    assert len(count) == 1
+    trainer.close()
+
+
+def test_an_interrupt_does_not_wait_for_the_rollout(tmp_path):
+    trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=1000, minibatch_size=4000)
+    before = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    asked = []
+    after, reports = trainer.program.run(before, 1, lambda: asked.append(1) or len(asked) == 3)
+    assert (len(asked), reports) == (3, [])
+    assert after is before
+    trainer.close()
+
+
+def test_a_hybrid_environment_trains(tmp_path):
+    """Dict observation with image, discrete, tuple and text; Dict action; mask in the observation: Hybrid itself
+    refuses actions that are forbidden or outside the space. Success is whether it talked, which is rewarded."""
+    trainer = small_run(tmp_path / "run", host_probes.Hybrid, total_timesteps=64 * 40, learning_rate=0.01)
+    result = trainer.train()
+    assert result["final_eval"]["return_mean"] == 1.0
+    obs, _ = host_probes.Hybrid().reset(seed=0)
+    action = trainer.agent.act(obs)
+    assert host_probes.Hybrid.action_space.contains(action)
+    assert (action["talk"], action["move"] != 2) == (1, True)
+
+
+def test_episodes_are_counted_by_hand():
+    """Two lanes, five steps. Lane 0: ends at step 1 (terminated) and step 4 (cut, said to be a success). Lane 1: a
+    filler at step 2, a void end at step 3 that must not count."""
+    reward = np.array([[1, 1], [2, 2], [4, 0], [8, 8], [16, 16]], np.float32)
+    rollout = Rollout(
+        obs=None,
+        action_mask=None,
+        action=None,
+        reward=reward,
+        terminated=np.array([[0, 0], [1, 1], [0, 0], [0, 0], [0, 0]], bool),
+        truncated=np.array([[0, 0], [0, 0], [0, 0], [0, 1], [1, 0]], bool),
+        valid=np.array([[1, 1], [1, 1], [1, 0], [1, 0], [1, 1]], bool),
+        final_obs=None,
+        last_obs=None,
+        carry=None,
+    )
+    said = np.array([[-1, -1], [-1, 0], [-1, -1], [-1, -1], [1, -1]], np.int8)
+    env = make(host_probes.Walk).lanes(2, EnvConfig(workers=0))
+    agent = PPOAgent(host_probes.Walk.observation_space, host_probes.Walk.action_space, config())
+    state = HostCollector(env, agent.policy, config()).start(0)
+    state = dataclasses.replace(state, length=jnp.array([10, 0]), returned=jnp.array([100.0, 0.0]))
+    after, episodes = tally(state, Collected(rollout, said, None, ()), None)
+    np.testing.assert_array_equal(episodes.length, [[0, 0], [12, 2], [0, 0], [0, 0], [3, 0]])
+    assert episodes.returned[1, 0] == 103
+    assert episodes.returned[1, 1] == 3
+    assert episodes.returned[4, 0] == 28
+    # Terminated counts as success where nothing is said; what is said comes first.
+    assert episodes.success[1].tolist() == [True, False]
+    assert bool(episodes.success[4, 0])
+    assert after.length.tolist() == [0, 1]
+    assert after.returned.tolist() == [0, 16]
+
+
+def test_an_episode_that_failed_is_left_out_whole():
+    ended = np.array([[0, 0], [1, 0], [0, 0], [1, 1], [0, 0]], bool)
+    valid = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], bool)
+    leave_out_voided(valid, ended)
+    np.testing.assert_array_equal(valid, np.array([[1, 0], [1, 0], [0, 0], [0, 0], [1, 1]], bool))
+
+
+def test_packing_is_exact():
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.int32(7), jnp.array([True, False])), "c": jnp.float32(8)}
+    packed = pack(tree)
+    assert len(packed) == 3
+    again = unpack(packed, jax.eval_shape(lambda: tree))
+    assert jax.tree.structure(again) == jax.tree.structure(tree)
+    for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(again), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "index"),
+    [
+        (spaces.Box(-1.0, 1.0, (2,), np.float32), [[[0.5, -1.0]], [[1.0, 1.5]]], (1, 0, 1)),
+        (spaces.Box(-1.0, np.inf, (1,), np.float32), [[[1e30]], [[-2.0]]], (1, 0, 0)),
+        (spaces.Box(0, 9, (1,), np.uint8), [[[9]], [[10]]], (1, 0, 0)),
+        (spaces.Discrete(3, start=5), [[5], [8]], (1, 0)),
+        (spaces.MultiDiscrete([2, 3]), [[[1, 2]], [[0, 3]]], (1, 0, 1)),
+        (spaces.MultiBinary(2), [[[1, 0]], [[2, 0]]], (1, 0, 0)),
+    ],
+)
+def test_what_lies_outside_is_found(space, value, index):
+    values = np.array(value, space.dtype)
+    assert outside(space, values) == index
+    assert outside(space, values[:1]) is None
+
+
+def test_whole_types_are_not_looked_at():
+    assert outside(spaces.Box(0, 255, (1,), np.uint8), np.array([[[255]]], np.uint8)) is None
+    assert outside(spaces.Box(-np.inf, np.inf, (1,), np.float32), np.array([[[1e38]]], np.float32)) is None
+
+
+def test_the_default_environment_is_gymnasiums():
+    assert Config().env.id == "CartPole-v1"
