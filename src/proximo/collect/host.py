@@ -39,7 +39,7 @@ class Collected:
 class Slot(NamedTuple):
     """Where one step of one batch of lanes is written down: views, made once."""
 
-    seen: tuple[Tree, Tree, Tree]  # observation, action mask and noise, as the actor takes them
+    seen: tuple[Tree, Tree]  # observation and action mask, as the actor takes them
     action: list[np.ndarray]
     following: list[np.ndarray]  # the observation and the mask after the step
     outcome: tuple[np.ndarray, ...]  # reward, terminated, truncated, valid, success
@@ -59,6 +59,8 @@ class HostCollector:
         self.steps = config.ppo.rollout_length
         shape = (self.steps, env.num_lanes)
         self._draw = jit(lambda key, update: policy.distribution.noise(jax.random.fold_in(key, update), shape))
+        # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
+        self._times = [jnp.int32(t) for t in range(self.steps)]
         self._pack = jit(pack)
         self._act = [jit(actor(policy, batch), small=True) for batch in env.batches]
         self._lanes = [lanes_of(batch) for batch in env.batches]
@@ -83,14 +85,15 @@ class HostCollector:
 
     def collect(self, train: TrainState, start: CollectState, stop: Callable[[], bool]) -> Collected | None:
         """Step every lane `ppo.rollout_length` times; None if `stop` became true on the way."""
-        env, packed = self.env, self._prepare(train, start)
+        env, times = self.env, self._times
+        packed, noise = self._prepare(train, start)
         carry = [_at(start.carry["actor"], lanes) for lanes in self._lanes]
         for t in range(self.steps):
             for b, act in enumerate(self._act):
                 if t:
                     carry[b] = self._receive(b, t - 1, carry[b])
                 slot = self._slots[t][b]
-                carry[b], action, to_env = act(packed, carry[b], *slot.seen)
+                carry[b], action, to_env = act(packed, noise, times[t], carry[b], *slot.seen)
                 action = _numpy(action)
                 env.send(b, action if to_env is None else _numpy(to_env))
                 _write(slot.action, action)
@@ -125,21 +128,21 @@ class HostCollector:
 
     def warm_up(self, train: TrainState, start: CollectState) -> Collected:
         """Compile the actor without a step of the environments; a record of the right shapes."""
-        packed = self._prepare(train, start)
+        packed, noise = self._prepare(train, start)
         for act, lanes, slot in zip(self._act, self._lanes, self._slots[0], strict=True):
-            act(packed, _at(start.carry["actor"], lanes), *slot.seen)
+            act(packed, noise, self._times[0], _at(start.carry["actor"], lanes), *slot.seen)
         return self._collected(start, start.carry["actor"])
 
-    def _prepare(self, train: TrainState, start: CollectState) -> list[jax.Array]:
-        """The first step's observations and all steps' noise are written; what the actor needs of `train`, packed."""
+    def _prepare(self, train: TrainState, start: CollectState) -> tuple[list[jax.Array], Tree]:
+        """Write the first observations; what the actor needs of `train`, packed, and all steps' noise."""
         _write(jax.tree.leaves(_at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
-        _write(jax.tree.leaves(self._noise), self._draw(train.keys.action, train.update))
-        return self._pack((train.params["actor"], train.obs_stats))
+        noise = self._draw(train.keys.action, train.update)
+        return self._pack((train.params["actor"], train.obs_stats)), noise
 
     def _receive(self, b: int, t: int, carry: Tree) -> Tree:
         """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one ended."""
         moved, slot = self.env.recv(b), self._slots[t][b]
-        _write(slot.following, (moved.obs, moved.action_mask))
+        _write(slot.following, moved.obs if moved.action_mask is None else (moved.obs, moved.action_mask))
         reward, terminated, truncated, valid, success = slot.outcome
         reward[...] = moved.reward
         terminated[...] = moved.terminated
@@ -168,7 +171,6 @@ class HostCollector:
             return jax.tree.map(lambda leaf: np.zeros((steps, *leaf.shape), leaf.dtype), tree)
 
         self._obs, self._mask = rows((first.obs, first.action_mask), steps + 1)
-        self._noise = rows(noise, steps)
         self._success = np.zeros((steps, lanes), np.int8)
         flags = (np.zeros((steps, lanes), bool) for _ in range(3))
         self._record = Rollout(
@@ -189,7 +191,7 @@ class HostCollector:
         record, here, after = self._record, (t, lanes), (t + 1, lanes)
         outcome = (record.reward, record.terminated, record.truncated, record.valid, self._success)
         return Slot(
-            seen=_at((self._obs, self._mask, self._noise), here),
+            seen=_at((self._obs, self._mask), here),
             action=jax.tree.leaves(_at(record.action, here)),
             following=jax.tree.leaves(_at((self._obs, self._mask), after)),
             outcome=_at(outcome, here),
@@ -205,15 +207,18 @@ def actor(policy: Policy, batch: Batch) -> Callable[..., tuple[Tree, Tree, Tree]
     its size, and must not depend on the number of worker processes.
     """
     first = batch[0].start
-    groups = [slice(group.start - first, group.stop - first) for group in batch]
     types = (jax.eval_shape(policy.init, jax.random.key(0))["actor"], policy.initial_stats())
 
-    def act(packed: list[jax.Array], carry: Tree, obs: Tree, mask: Tree, noise: Tree) -> tuple[Tree, Tree, Tree]:
+    def act(
+        packed: list[jax.Array], noise: Tree, t: jax.Array, carry: Tree, obs: Tree, mask: Tree
+    ) -> tuple[Tree, Tree, Tree]:
         params, stats = unpack(packed, types)
+        drawn = _at(noise, t)
         parts = []
-        for group in groups:
+        for lanes in batch:
+            group = slice(lanes.start - first, lanes.stop - first)
             memory, outputs = policy.act({"actor": params}, stats, _at(carry, group), _at(obs, group))
-            action = policy.distribution.sample(outputs, _at(noise, group), _at(mask, group))
+            action = policy.distribution.sample(outputs, _at(drawn, lanes), _at(mask, group))
             to_env = policy.distribution.to_env(action)
             parts.append((memory, action, None if to_env is action else to_env))
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)

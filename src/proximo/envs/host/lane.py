@@ -148,7 +148,7 @@ class Lane:
     def close(self) -> None:
         """Close the environment; what goes wrong in that concerns nobody any more."""
         env, self.env = self.env, None
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             if env is not None:
                 env.close()
 
