@@ -125,7 +125,7 @@ class AsyncEnvPool:
         for fault in faults:
             sentence = describe(fault, self.spec)
             self._restarts += 1
-            if self._env.on_error == "stop":
+            if self._env.on_error == "stop" or fault.lane < 0:  # without lanes there is nothing to start anew
                 self.close()
                 raise EnvError(sentence, fault.trace)
             if self._restarts > self._env.max_restarts:
@@ -168,9 +168,10 @@ class Here:
         lane.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
-        self._alarm.close()
         for lane in self._crew.lanes:
-            lane.close()
+            with self._alarm:
+                lane.close()
+        self._alarm.close()
 
 
 class Alarm:

@@ -105,7 +105,7 @@ class Worker:
         for lane in (lane for group in lanes for lane in group):
             # Where this process replaces one that failed, the first step of its lanes starts them anew.
             lane.seed = int(self._buffers.seed[0]) + lane.index
-            lane.restarts = failures
+            lane.restarts = max(failures - 1, 0)
         self._crews = [Crew(group, self._buffers, self._report) for group in lanes]
 
     def _step(self, lane: Lane) -> None:

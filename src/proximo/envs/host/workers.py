@@ -56,7 +56,7 @@ class Workers:
         self._signals = [_pipe(self._context) for _ in self._called]
         self._commands: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
-        self._failures = [0] * len(workers)
+        self._failures = [0] * len(workers)  # of its lanes and of itself: what starts anew draws new numbers
         self._begun = [0] * len(self._called)  # how often each command was given since the last reset
         self._wanted: list[dict[int, int]] = [{} for _ in self._called]  # worker: its number of commands with this
         self._polls = [select.poll() for _ in self._called]
@@ -170,6 +170,7 @@ class Workers:
         with contextlib.suppress(EOFError, OSError):
             while self._commands[worker].poll():
                 found.append(self._commands[worker].recv())
+        self._failures[worker] += len(found)
         return found
 
     def _lost(self, worker: int, died: bool) -> Fault:

@@ -1,0 +1,185 @@
+"""Environments that misbehave where they are told to, for `test_faults.py`.
+
+A fault is a function from what a step or a reset should return to what it does return, if it returns.
+"""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+RESET_OFFSET, RESTART_STRIDE = 10_000, 1_000_003  # as in `proximo.seeding`, which would load JAX in every worker
+SPACES = {
+    "float": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "bounded": spaces.Box(-10.0, 10.0, (3,), np.float32),
+    "bytes": spaces.Box(0, 200, (3,), np.uint8),
+    "choice": spaces.Discrete(201),
+}
+
+
+class Faulty(gymnasium.Env):
+    """Shows its lane, its step and a random number; every episode has `length` steps, each with reward 1.
+
+    In `lane`, `in_step` spoils step number `at` (from 1, since the start), and `in_reset` the reset after `at` steps;
+    only in these `generations`: 0 before it was first started anew. `seed` is the run's: by its seed a lane is known.
+    While the file `armed` is there, no environment can be made: `in_making` happens instead.
+    """
+
+    def __init__(
+        self,
+        in_step=None,
+        in_reset=None,
+        lane=1,
+        at=3,
+        length=5,
+        seed=0,
+        shown="float",
+        masked=False,
+        generations=(0,),
+        armed=None,
+        in_making=None,
+        in_closing=None,
+    ):
+        if armed is not None and Path(armed).exists():
+            in_making(armed)
+        self.in_step, self.in_reset, self.in_closing = in_step, in_reset, in_closing
+        self.faulty_lane, self.at, self.length, self.base, self.generations = lane, at, length, seed, generations
+        self.shown, self.masked = shown, masked
+        self.observation_space = SPACES[shown]
+        self.action_space = spaces.Discrete(2)
+        self.lane = self.generation = self.total = self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.generation, self.lane = divmod(seed - self.base - RESET_OFFSET, RESTART_STRIDE)
+            self.total = 0
+        self.count = 0
+        result = (self.look(), self.info())
+        return self.in_reset(result) if self.in_reset and self.now() else result
+
+    def step(self, action):
+        self.total += 1
+        self.count += 1
+        result = (self.look(action), 1.0, False, self.count == self.length, self.info())
+        return self.in_step(result) if self.in_step and self.now() else result
+
+    def now(self):
+        return self.lane == self.faulty_lane and self.total == self.at and self.generation in self.generations
+
+    def close(self):
+        if self.in_closing and self.lane == self.faulty_lane:
+            self.in_closing(None)
+
+    def look(self, action=0):
+        if self.shown == "choice":
+            return int(self.np_random.integers(200))
+        if self.shown == "bytes":
+            return self.np_random.integers(200, size=3, dtype=np.uint8)
+        return np.array([self.lane / 10, self.total % 7, self.np_random.random() + np.sum(action)], np.float32)
+
+    def info(self):
+        return {"action_mask": np.array([True, False])} if self.masked else {}
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A fault: `value` in the place of one of the things that are returned."""
+
+    place: int
+    value: Any
+
+    def __call__(self, result):
+        return (*result[: self.place], self.value, *result[self.place + 1 :])
+
+
+def raises(result):
+    raise ValueError("the wheel came off")
+
+
+def raises_without_a_word(result):
+    raise NotImplementedError
+
+
+def raises_at_length(result):
+    raise ValueError("long " * 200_000)
+
+
+def exits(result):
+    sys.exit()
+
+
+def hangs(result):
+    while True:
+        time.sleep(0.01)
+
+
+def dies(result):
+    os._exit(3)
+
+
+def raises_once(armed):
+    try:
+        Path(armed).unlink()
+    except FileNotFoundError:  # another process was quicker
+        return
+    raise ValueError("the wheel came off")
+
+
+def returns_four(result):
+    obs, reward, terminated, truncated, info = result
+    return obs, reward, terminated or truncated, info
+
+
+def returns_obs(result):
+    return result[0]
+
+
+class Sleepy(Faulty):
+    """Takes a while to be made, to be reset and to step; all within what is allowed."""
+
+    SECONDS = 0.15
+
+    def __init__(self, **keywords):
+        time.sleep(self.SECONDS)
+        super().__init__(**keywords)
+
+    def step(self, action):
+        time.sleep(self.SECONDS)
+        return super().step(action)
+
+
+class TwoChoices(Faulty):
+    """Masks a choice of two and a choice of three."""
+
+    def __init__(self, **keywords):
+        super().__init__(**keywords)
+        self.action_space = spaces.MultiDiscrete([2, 3])
+
+    def info(self):
+        return {"action_mask": np.array([True, True, False, True, False])}
+
+
+@dataclass(frozen=True)
+class Unpackable:
+    """A factory that no other process gets to see: unpacking it calls `instead(*args)`."""
+
+    instead: Any
+    args: tuple
+
+    def __call__(self):
+        return Faulty()
+
+    def __reduce__(self):
+        return self.instead, self.args
+
+
+gymnasium.register("Fine-v0", Faulty)
+gymnasium.register("Crash-v0", Faulty, kwargs={"in_step": raises, "at": 80, "lane": 2})
+gymnasium.register("Hang-v0", Faulty, kwargs={"in_step": hangs, "at": 80, "lane": 2})
