@@ -67,6 +67,7 @@ class Lane:
         self.seed = 0
         self.where = "start"
         self._limit: int | None = None
+        self._flagged = True
         self._buffers = buffers
         self._reward = buffers.reward
         self._action = action_reader(options.spec.action_space, buffers.action, index)
@@ -87,6 +88,8 @@ class Lane:
         if env is None:
             self.recover()
             return
+        if self._flagged:
+            self._lower_flags()
         self.where = "step"
         self.total += 1
         self.length = length = self.length + 1
@@ -119,6 +122,7 @@ class Lane:
         for row in self._final_rows:
             row.write(obs)
             row.check()
+        self._flagged = True
         buffers.terminated[index] = terminated
         buffers.truncated[index] = truncated
         if not isinstance(info, dict):
@@ -126,6 +130,13 @@ class Lane:
         said = info.get("is_success")
         buffers.success[index] = UNSAID if said is None else bool(said)
         return self._begin(None)
+
+    def _lower_flags(self) -> None:
+        """What was reported of the last step holds no more. Most steps have nothing to report."""
+        self._flagged = False
+        self._buffers.terminated[self.index] = False
+        self._buffers.truncated[self.index] = False
+        self._buffers.valid[self.index] = True
 
     def check(self) -> None:
         """Look whether what was observed is made of finite numbers."""
@@ -144,6 +155,7 @@ class Lane:
         buffers.terminated[index] = False
         buffers.truncated[index] = True
         buffers.valid[index] = False
+        self._flagged = True
 
     def close(self) -> None:
         """Close the environment; what goes wrong in that concerns nobody any more."""

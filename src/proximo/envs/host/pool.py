@@ -78,24 +78,26 @@ class AsyncEnvPool:
             self._engine = Here(factory, layout, options, env.timeout)
         self._buffers = self._engine.buffers
         paths = [path for path, _ in leaves(spec.action_space)]
-        self._actions = list(zip(paths, self._buffers.action, strict=True))
+        self._actions = [
+            [(path, array[lanes_of(batch)]) for path, array in zip(paths, self._buffers.action, strict=True)]
+            for batch in self.batches
+        ]
         self._all = timestep(self._buffers, spec, slice(0, num_envs))
         self._parts = [timestep(self._buffers, spec, lanes_of(batch)) for batch in self.batches]
 
     def reset(self, seed: int) -> Timestep:
         buffers = self._buffers
         buffers.seed[0] = seed
-        self._clear(slice(None))
         self._engine.begin(len(self.batches))
         self._judge(self._engine.finish(len(self.batches)))
-        self._clear(slice(None))  # an environment that was started anew has lost nothing
+        # Also where an environment had to be started anew: nothing was lost.
+        buffers.terminated[...] = buffers.truncated[...] = False
+        buffers.valid[...] = True
         return self._all
 
     def send(self, batch: int, action: Tree) -> None:
-        lanes = lanes_of(self.batches[batch])
-        for path, array in self._actions:
-            array[lanes] = pick(action, path)
-        self._clear(lanes)
+        for path, array in self._actions[batch]:
+            array[...] = pick(action, path)
         self._engine.begin(batch)
 
     def recv(self, batch: int) -> Timestep:
@@ -112,13 +114,6 @@ class AsyncEnvPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _clear(self, lanes: slice) -> None:
-        """What a lane only writes where it is not so."""
-        buffers = self._buffers
-        buffers.terminated[lanes] = False
-        buffers.truncated[lanes] = False
-        buffers.valid[lanes] = True
 
     def _judge(self, faults: list[Fault]) -> None:
         """Go on after faults as long as the settings allow; otherwise end, in words."""

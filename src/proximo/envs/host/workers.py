@@ -23,6 +23,7 @@ from proximo.envs.host.worker import SPIN_SECONDS, serve
 from proximo.errors import UserError
 
 CLOSING_SECONDS = 3.0
+COMMANDS = [bytes([number]) for number in range(256)]
 
 
 class Workers:
@@ -54,7 +55,9 @@ class Workers:
         self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))] + [list(workers)]
         self._lifeline, self._lifeline_end = _pipe(self._context)
         self._signals = [_pipe(self._context) for _ in self._called]
+        self._readers = [reader.fileno() for reader, _ in self._signals]
         self._commands: dict[int, Connection] = {}
+        self._fds: dict[int, int] = {}  # of the commands
         self._processes: dict[int, Any] = {}
         self._failures = [0] * len(workers)  # of its lanes and of itself: what starts anew draws new numbers
         self._begun = [0] * len(self._called)  # how often each command was given since the last reset
@@ -84,7 +87,7 @@ class Workers:
         if self._spin and self._seen_done(command):
             return self._read(command)
         faults: list[Fault] = []
-        reader = self._signals[command][0].fileno()
+        reader = self._readers[command]
         while pending:
             ready = [fd for fd, _ in poll.poll(self._timeout * 250)]
             if reader in ready:
@@ -114,7 +117,7 @@ class Workers:
     def _read(self, command: int) -> list[Fault]:
         """Take in the signals that are there; what went wrong."""
         faults: list[Fault] = []
-        answers = os.read(self._signals[command][0].fileno(), 4096)
+        answers = os.read(self._readers[command], 4096)
         for worker, well in zip(answers[::2], answers[1::2], strict=True):
             self._pending[command].pop(worker, None)
             if not well:
@@ -152,18 +155,16 @@ class Workers:
         )
         process.start()
         theirs.close()
-        self._commands[worker], self._processes[worker] = ours, process
+        self._commands[worker], self._processes[worker], self._fds[worker] = ours, process, ours.fileno()
         for command, called in enumerate(self._called):
             if worker in called:
                 self._polls[command].register(process.sentinel, select.POLLIN)
                 self._polls[command].register(ours, select.POLLIN)
 
     def _tell(self, worker: int, command: int) -> None:
-        # Where the process is gone, `finish` notices.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            os.write(self._commands[worker].fileno(), bytes([command]))
-        self._asked[worker] += 1
-        self._wanted[command][worker] = self._asked[worker]
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # gone, which `finish` will notice
+            os.write(self._fds[worker], COMMANDS[command])
+        self._asked[worker] = self._wanted[command][worker] = self._asked[worker] + 1
 
     def _reports(self, worker: int) -> list[Fault]:
         found = []
