@@ -24,6 +24,8 @@ from proximo.ppo.update import TrainState
 from proximo.spaces import Path, leaves, pick, shown
 
 Tree = Any
+SMALL = 100_000
+"""Parameters up to which an actor is quicker in one thread."""
 
 
 @struct.dataclass
@@ -41,8 +43,8 @@ class Slot(NamedTuple):
 
     seen: tuple[Tree, Tree]  # observation and action mask, as the actor takes them
     action: list[np.ndarray]
-    following: list[np.ndarray]  # the observation and the mask after the step
-    outcome: tuple[np.ndarray, ...]  # reward, terminated, truncated, valid, success
+    outcome: list[np.ndarray]  # the observation and the mask after the step, reward, flags, success
+    truncated: np.ndarray
     final_obs: list[np.ndarray]
 
 
@@ -62,10 +64,15 @@ class HostCollector:
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
         self._pack = jit(pack)
-        self._act = [jit(actor(policy, batch), small=True) for batch in env.batches]
+        types = jax.eval_shape(policy.init, jax.random.key(0))["actor"]
+        small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
+        self._act = [jit(actor(policy, batch, types), small=small) for batch in env.batches]
         self._lanes = [lanes_of(batch) for batch in env.batches]
         self._empty = policy.initial_carry(env.num_lanes)["actor"]
         self._told: set[Path] = set()
+        # What a batch reports are views, mostly the same ones each time: taken apart only when they are not.
+        self._moved: list[Timestep | None] = [None] * len(env.batches)
+        self._reported: list[list[Any]] = [[] for _ in env.batches]
         self._recurrent = bool(jax.tree.leaves(self._empty))
 
     def start(self, seed: int) -> CollectState:
@@ -142,16 +149,13 @@ class HostCollector:
     def _receive(self, b: int, t: int, carry: Tree) -> Tree:
         """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one ended."""
         moved, slot = self.env.recv(b), self._slots[t][b]
-        _write(slot.following, moved.obs if moved.action_mask is None else (moved.obs, moved.action_mask))
-        reward, terminated, truncated, valid, success = slot.outcome
-        reward[...] = moved.reward
-        terminated[...] = moved.terminated
-        truncated[...] = moved.truncated
-        valid[...] = moved.valid
-        success[...] = moved.success
-        if np.count_nonzero(truncated):
+        if moved is not self._moved[b]:
+            self._moved[b], self._reported[b] = moved, jax.tree.leaves(_outcome(moved))
+        for target, value in zip(slot.outcome, self._reported[b], strict=True):
+            target[...] = value
+        if np.count_nonzero(slot.truncated):
             _write(slot.final_obs, moved.final_obs)
-        if self._recurrent and (ended := terminated | truncated).any():
+        if self._recurrent and (ended := np.asarray(moved.ended)).any():
             carry = where_lane(jnp.asarray(ended), _at(self._empty, self._lanes[b]), carry)
         return carry
 
@@ -188,26 +192,27 @@ class HostCollector:
         self._slots = [[self._slot(t, lanes) for lanes in self._lanes] for t in range(steps)]
 
     def _slot(self, t: int, lanes: slice) -> Slot:
-        record, here, after = self._record, (t, lanes), (t + 1, lanes)
-        outcome = (record.reward, record.terminated, record.truncated, record.valid, self._success)
+        record, here = self._record, (t, lanes)
+        following = _at((self._obs, self._mask), (t + 1, lanes))
+        flags = _at((record.reward, record.terminated, record.truncated, record.valid, self._success), here)
         return Slot(
             seen=_at((self._obs, self._mask), here),
             action=jax.tree.leaves(_at(record.action, here)),
-            following=jax.tree.leaves(_at((self._obs, self._mask), after)),
-            outcome=_at(outcome, here),
+            outcome=jax.tree.leaves((following, flags)),
+            truncated=record.truncated[here],
             final_obs=jax.tree.leaves(_at(record.final_obs, here)),
         )
 
 
-def actor(policy: Policy, batch: Batch) -> Callable[..., tuple[Tree, Tree, Tree]]:
+def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tree, Tree, Tree]]:
     """A function from what the lanes of `batch` see to their actions: in the policy's own coordinates, and as the
-    environments take them, or None if that is the same.
+    environments take them, or None if that is the same. `params` has the shapes of the actor's parameters.
 
     Groups that are served together are still computed one by one: the last bits of a matrix product depend on
     its size, and must not depend on the number of worker processes.
     """
     first = batch[0].start
-    types = (jax.eval_shape(policy.init, jax.random.key(0))["actor"], policy.initial_stats())
+    types = (params, policy.initial_stats())
 
     def act(
         packed: list[jax.Array], noise: Tree, t: jax.Array, carry: Tree, obs: Tree, mask: Tree
@@ -265,7 +270,7 @@ def tally(state: CollectState, collected: Collected, success_return: float | Non
         return (jnp.where(ended, 0, length), jnp.where(ended, 0.0, returned)), episodes
 
     now = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid, said)
-    (length, returned), episodes = jax.lax.scan(step, (state.length, state.returned), now)
+    (length, returned), episodes = jax.lax.scan(step, (state.length, state.returned), now, unroll=8)
     following = replace(
         state,
         obs=rollout.last_obs,
@@ -282,6 +287,12 @@ def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
     for t, lane in np.argwhere(ended & ~valid):
         before = np.flatnonzero(ended[:t, lane])
         valid[before[-1] + 1 if len(before) else 0 : t, lane] = False
+
+
+def _outcome(moved: Timestep) -> Tree:
+    """What is written down of a step, in the order of `Slot.outcome`."""
+    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success)
+    return (moved.obs, moved.action_mask), flags
 
 
 def _numpy(tree: Tree) -> Tree:

@@ -56,6 +56,7 @@ class Workers:
         self._lifeline, self._lifeline_end = _pipe(self._context)
         self._signals = [_pipe(self._context) for _ in self._called]
         self._readers = [reader.fileno() for reader, _ in self._signals]
+        self._all_well = [bytes(byte for worker in called for byte in (worker, True)) for called in self._called]
         self._commands: dict[int, Connection] = {}
         self._fds: dict[int, int] = {}  # of the commands
         self._processes: dict[int, Any] = {}
@@ -118,6 +119,9 @@ class Workers:
         """Take in the signals that are there; what went wrong."""
         faults: list[Fault] = []
         answers = os.read(self._readers[command], 4096)
+        if answers == self._all_well[command]:  # the usual case, of which there are many in a second
+            self._pending[command].clear()
+            return faults
         for worker, well in zip(answers[::2], answers[1::2], strict=True):
             self._pending[command].pop(worker, None)
             if not well:
