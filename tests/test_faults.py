@@ -65,6 +65,7 @@ def wait_until(true, seconds):
 def pids(monkeypatch):
     """The processes that a test starts, in order; after it they are gone, as is what they shared."""
     started, start, shared = [], Workers._start, set(os.listdir("/dev/shm"))
+    handler = signal.getsignal(signal.SIGALRM)
 
     def recorded(self, worker):
         start(self, worker)
@@ -74,7 +75,7 @@ def pids(monkeypatch):
     yield started
     assert not [pid for pid in started if running(pid)]
     assert wait_until(lambda: set(os.listdir("/dev/shm")) <= shared, 2)
-    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGALRM) is handler, "the alarm must be given back"
 
 
 def lanes(factory, workers, num_envs=4, **settings):

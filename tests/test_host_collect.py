@@ -44,7 +44,9 @@ def collected_by_host(source, settings_, policy, train, rollouts=1):
     return found
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "groups", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_compiled_and_host_collection_give_the_same_rollout(groups):
     """The same walk in JAX and in Python, the same policy, the same noise: the same record, ends and masks included."""
     chosen = config(groups=groups)
@@ -134,6 +136,7 @@ def test_an_interrupt_does_not_wait_for_the_rollout(tmp_path):
     trainer.close()
 
 
+@pytest.mark.slow
 def test_a_hybrid_environment_trains(tmp_path):
     """Dict observation with image, discrete, tuple and text; Dict action; mask in the observation: Hybrid itself
     refuses actions that are forbidden or outside the space. Success is whether it talked, which is rewarded."""
