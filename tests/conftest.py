@@ -21,6 +21,7 @@ install_import_hook(
     [
         "proximo.policy.composite",
         "proximo.policy.distributions",
+        "proximo.policy.gaussian",
         "proximo.policy.normalize",
         "proximo.ppo.advantages",
         "proximo.ppo.loss",

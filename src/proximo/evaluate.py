@@ -66,6 +66,9 @@ class EvalState:
 class Evaluator(Protocol):
     """Deterministic evaluation of a policy; frozen statistics, environments and a random stream of its own."""
 
+    notices: list[str]
+    """What the user should know; whoever shows them takes them away."""
+
     def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate; the same parameters always give the same result. None if `stop` became true on the way."""
         ...
@@ -92,6 +95,7 @@ class CompiledEvaluator:
 
     def __init__(self, env: JaxEnv, policy: Policy, episodes: int, limit: int | None, seed: int):
         self.policy = policy
+        self.notices: list[str] = []
         self.env = Lanes(env, min(episodes, MAX_LANES), limit)
         self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
@@ -171,6 +175,7 @@ class HostEvaluator:
         self._config = env
         self._seed = seed + EVALUATION_OFFSET
         self.quota = quotas(episodes, min(episodes, env.num_envs))
+        self.notices: list[str] = []
         self._env: HostEnv | None = None
         self._act = jit(self._actions)
 
@@ -181,8 +186,10 @@ class HostEvaluator:
 
     def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
         lanes = len(self.quota)
-        env = self._env = self._env or self.source.lanes(lanes, self._config)
-        env.notices.clear()  # said when training began
+        if self._env is None:
+            self._env = self.source.lanes(lanes, self._config)
+            self._env.notices.clear()  # how they are stepped was said when training began
+        env = self._env
         now = env.reset(self._seed)
         parts = [lanes_of(batch) for batch in env.batches]
         carry = [self.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
@@ -208,6 +215,8 @@ class HostEvaluator:
                 if ended.any():
                     empty = jax.tree.map(jnp.zeros_like, carry[b])
                     carry[b] = where_lane(jnp.asarray(ended), empty, carry[b])
+        self.notices += env.notices
+        env.notices.clear()
         counted = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
         returns, lengths = np.array(counted, np.float64).T
         return Evaluation(returns, lengths)

@@ -13,15 +13,8 @@ from jaxtyping import Array, Bool, Float
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.distributions import (
-    Bernoulli,
-    Bounds,
-    Categorical,
-    Distribution,
-    Gaussian,
-    MultiCategorical,
-    TanhGaussian,
-)
+from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
+from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
 from proximo.spaces import Path, build, leaves, mask_shape, shown
 
 Tree = Any

@@ -181,7 +181,11 @@ class PPOTrainer:
             self._evaluators[episodes] = make_evaluator(
                 self.env, self.agent.policy, episodes, self.config.env, self.config.seed
             )
-        played = self._evaluators[episodes](self.agent.params, self.agent.obs_stats, stop)
+        evaluator = self._evaluators[episodes]
+        played = evaluator(self.agent.params, self.agent.obs_stats, stop)
+        for notice in evaluator.notices:
+            self.console.note(f"In an evaluation: {notice}")
+        evaluator.notices.clear()
         return played.summary() if played else {}
 
     def _final_evaluation(self) -> dict[str, Any] | None:

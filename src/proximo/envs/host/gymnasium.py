@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.config import MAX_WORKERS, EnvConfig
-from proximo.envs.host.lane import mask_method, read_mask
 from proximo.envs.host.pool import AsyncEnvPool
+from proximo.envs.host.rows import mask_method, read_mask
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from proximo.envs.host.buffers import UNSAID, Buffers
+from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, read_mask
 from proximo.envs.spec import EnvSpec
-from proximo.spaces import Path, build, leaves, pick, shown, to_mask
+from proximo.spaces import leaves, to_mask
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 
@@ -47,10 +47,6 @@ class Fault:
     where: str
     what: str
     trace: str = ""
-
-
-class Misbehaved(Exception):
-    """An environment broke its contract; the message says how."""
 
 
 class Lane:
@@ -221,99 +217,6 @@ def without_limit(env: Any) -> tuple[Any, int | None]:
     if type(env) is TimeLimit:
         env, limit = env.env, env._max_episode_steps
     return (env.env if type(env) is OrderEnforcing else env), limit
-
-
-class Row:
-    """Where one entry of a lane's observation is written."""
-
-    def __init__(self, path: Path, array: np.ndarray, index: int):
-        self.path = path
-        self.array = array[index, ...]
-        self._shape, self._dtype = self.array.shape, self.array.dtype
-
-    def write(self, obs: Any) -> None:
-        if self.path:
-            try:
-                obs = pick(obs, self.path)
-            except (KeyError, IndexError, TypeError):
-                raise Misbehaved(f"the observation has no entry {shown(self.path)}") from None
-        value = obs if type(obs) is np.ndarray else np.asarray(obs)
-        if value.shape != self._shape:
-            raise Misbehaved(f"observation{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
-        if value.dtype is self._dtype:
-            self.array[...] = value
-            return
-        try:
-            np.copyto(self.array, value, casting="same_kind")
-        except TypeError:
-            raise Misbehaved(
-                f"observation{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
-            ) from None
-
-    def check(self) -> None:
-        if self._dtype.kind != "f":
-            return
-        wrong = np.argwhere(~np.isfinite(self.array))
-        if len(wrong):
-            first = tuple(int(number) for number in wrong[0])
-            raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
-
-
-def read_mask(env: Any, obs: Any, info: Any, source: str | None) -> Any:
-    """The action mask from where this environment keeps it; None if it is not there."""
-    if source == "info":
-        return info.get("action_mask") if isinstance(info, dict) else None
-    if source == "obs":
-        return obs.get("action_mask")
-    return mask_method(env)()
-
-
-def mask_method(env: Any) -> Any:
-    """An environment's `action_masks`, below its wrappers too; None if it has none."""
-    try:
-        return env.get_wrapper_attr("action_masks")
-    except AttributeError:
-        return getattr(env, "action_masks", None)
-
-
-def choices(space: spaces.Space) -> list[int]:
-    """How many flags each choice has in a mask of `space`."""
-    sizes: list[int] = []
-    for _, leaf in leaves(space):
-        if isinstance(leaf, spaces.Discrete):
-            sizes.append(int(leaf.n))
-        elif isinstance(leaf, spaces.MultiDiscrete):
-            sizes += leaf.nvec.reshape(-1).tolist()
-        elif isinstance(leaf, spaces.MultiBinary):
-            sizes += [2] * int(np.prod(leaf.shape))
-    return sizes
-
-
-def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
-    """A function that reads lane `index`'s action from the buffers, as the environment takes it."""
-    rest = iter(arrays)
-
-    def reader(_: Path, leaf: spaces.Space) -> Callable[[], Any]:
-        array = next(rest)
-        if isinstance(leaf, spaces.Discrete):
-            return lambda: array.item(index)
-        if isinstance(leaf, spaces.Box) and array.dtype == np.float64:
-            # Rounded to single precision by the policy, and perhaps across a bound.
-            return lambda: np.clip(array[index, ...], leaf.low, leaf.high)
-        return lambda: array[index, ...].copy()  # a copy, because an environment may keep it
-
-    readers = build(space, reader)
-    if callable(readers):
-        return readers
-    return lambda: _called(readers)
-
-
-def _called(readers: Any) -> Any:
-    if isinstance(readers, dict):
-        return {key: _called(inner) for key, inner in readers.items()}
-    if isinstance(readers, tuple):
-        return tuple(_called(inner) for inner in readers)
-    return readers()
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,108 @@
+"""How one lane's observation, mask and action pass between its environment and the buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from proximo.spaces import Path, build, leaves, pick, shown
+
+
+class Misbehaved(Exception):
+    """An environment broke its contract; the message says how."""
+
+
+class Row:
+    """Where one entry of a lane's observation is written."""
+
+    def __init__(self, path: Path, array: np.ndarray, index: int):
+        self.path = path
+        self.array = array[index, ...]
+        self._shape, self._dtype = self.array.shape, self.array.dtype
+
+    def write(self, obs: Any) -> None:
+        if self.path:
+            try:
+                obs = pick(obs, self.path)
+            except (KeyError, IndexError, TypeError):
+                raise Misbehaved(f"the observation has no entry {shown(self.path)}") from None
+        value = obs if type(obs) is np.ndarray else np.asarray(obs)
+        if value.shape != self._shape:
+            raise Misbehaved(f"observation{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
+        if value.dtype is self._dtype:
+            self.array[...] = value
+            return
+        try:
+            np.copyto(self.array, value, casting="same_kind")
+        except TypeError:
+            raise Misbehaved(
+                f"observation{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
+            ) from None
+
+    def check(self) -> None:
+        if self._dtype.kind != "f":
+            return
+        wrong = np.argwhere(~np.isfinite(self.array))
+        if len(wrong):
+            first = tuple(int(number) for number in wrong[0])
+            raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
+
+
+def read_mask(env: Any, obs: Any, info: Any, source: str | None) -> Any:
+    """The action mask from where this environment keeps it; None if it is not there."""
+    if source == "info":
+        return info.get("action_mask") if isinstance(info, dict) else None
+    if source == "obs":
+        return obs.get("action_mask")
+    return mask_method(env)()
+
+
+def mask_method(env: Any) -> Any:
+    """An environment's `action_masks`, below its wrappers too; None if it has none."""
+    try:
+        return env.get_wrapper_attr("action_masks")
+    except AttributeError:
+        return getattr(env, "action_masks", None)
+
+
+def choices(space: spaces.Space) -> list[int]:
+    """How many flags each choice has in a mask of `space`."""
+    sizes: list[int] = []
+    for _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Discrete):
+            sizes.append(int(leaf.n))
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            sizes += leaf.nvec.reshape(-1).tolist()
+        elif isinstance(leaf, spaces.MultiBinary):
+            sizes += [2] * int(np.prod(leaf.shape))
+    return sizes
+
+
+def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
+    """A function that reads lane `index`'s action from the buffers, as the environment takes it."""
+    rest = iter(arrays)
+
+    def reader(_: Path, leaf: spaces.Space) -> Callable[[], Any]:
+        array = next(rest)
+        if isinstance(leaf, spaces.Discrete):
+            return lambda: array.item(index)
+        if isinstance(leaf, spaces.Box) and array.dtype == np.float64:
+            # Rounded to single precision by the policy, and perhaps across a bound.
+            return lambda: np.clip(array[index, ...], leaf.low, leaf.high)
+        return lambda: array[index, ...].copy()  # a copy, because an environment may keep it
+
+    readers = build(space, reader)
+    if callable(readers):
+        return readers
+    return lambda: _called(readers)
+
+
+def _called(readers: Any) -> Any:
+    if isinstance(readers, dict):
+        return {key: _called(inner) for key, inner in readers.items()}
+    if isinstance(readers, tuple):
+        return tuple(_called(inner) for inner in readers)
+    return readers()
