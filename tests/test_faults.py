@@ -704,7 +704,7 @@ def test_command_line_says_what_failed(workers, tmp_path, commands):
     assert "trainer.py" not in said
     assert os.path.join("proximo", "envs") not in said
     assert json.loads((path / "result.json").read_text())["stop_reason"] == "failed"
-    assert not session(process.pid)
+    assert wait_until(lambda: not session(process.pid), 5)  # the fork server goes a moment later
 
 
 @pytest.mark.slow
@@ -722,7 +722,7 @@ def test_workers_end_with_a_killed_trainer(env, start_method, tmp_path, commands
     os.kill(process.pid, signal.SIGKILL)
     process.wait(5)
     assert wait_until(lambda: not any(map(running, children)), 10)
-    assert not session(process.pid)
+    assert wait_until(lambda: not session(process.pid), 5)  # the fork server goes a moment later
 
 
 @pytest.mark.slow
