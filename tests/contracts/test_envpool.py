@@ -31,7 +31,8 @@ def test_the_step_after_an_end_is_a_filler():
     # The observation of the cut step is the true last one; the filler leads to the next episode's first.
     np.testing.assert_array_equal(rest.obs[6], rest.final_obs[6])
     assert (rest.reward[7] == 0).all()
-    assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 3 < 8  # the speed changes little in a step
+    # Gravity and torque change the speed by at most (15 + 6) * 0.05 in a step.
+    assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
 
 
 def test_groups_and_threads_do_not_change_a_bit():

@@ -120,8 +120,8 @@ class HostCollector:
         """Say it, once, where observations leave their space. Numbers that code for choices must not: the run ends."""
         for path, leaf in leaves(self.env.spec.observation_space):
             values = pick(self._record.obs, path)
-            wrong = outside(leaf, values)
-            if wrong is None or path in self._told:
+            wrong = None if path in self._told else outside(leaf, values)
+            if wrong is None:
                 continue
             self._told.add(path)
             t, lane, *index = wrong

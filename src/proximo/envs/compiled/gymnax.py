@@ -16,6 +16,7 @@ from proximo.envs.api import Transition, Tree
 from proximo.envs.lazy import deferred
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
+from proximo.spaces import build, pick
 
 # gymnax imports these for pictures that nobody asked for yet; together they take longer to load than JAX.
 with deferred("seaborn", "matplotlib.pyplot"):
@@ -95,23 +96,7 @@ class GymnaxEnv:
 
     def _typed(self, obs: Tree) -> Tree:
         """Some environments emit another type than their space declares; the space is the promise."""
-        leaves, structure = jax.tree.flatten(obs)
-        dtypes = [space.dtype for space in _leaf_spaces(self.spec.observation_space)]
-        return jax.tree.unflatten(
-            structure, [jnp.asarray(leaf, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-        )
-
-
-def _leaf_spaces(space: spaces.Space) -> Iterator[spaces.Space]:
-    """The leaves of `space` in the order of `jax.tree.leaves`."""
-    if isinstance(space, spaces.Dict):
-        for key in sorted(space.spaces):
-            yield from _leaf_spaces(space.spaces[key])
-    elif isinstance(space, spaces.Tuple):
-        for inner in space.spaces:
-            yield from _leaf_spaces(inner)
-    else:
-        yield space
+        return build(self.spec.observation_space, lambda path, leaf: jnp.asarray(pick(obs, path), leaf.dtype))
 
 
 def _space(space: Any) -> spaces.Space:

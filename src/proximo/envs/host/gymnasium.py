@@ -64,7 +64,7 @@ def make(name: str) -> GymnasiumSource:
 
 
 def make_registered(name: str) -> gymnasium.Env:
-    # Its checker asks every step what lanes ask better; it costs a sixth of a CartPole step.
+    # Its checker asks at every step what lanes ask better.
     return gymnasium.make(name, disable_env_checker=True)
 
 

@@ -212,7 +212,7 @@ class Lane:
 
 def without_limit(env: Any) -> tuple[Any, int | None]:
     """An environment without the outer wrappers of `gymnasium.make`, and their time limit: the lane counts steps and
-    keeps the order of calls itself, and a wrapper costs a tenth of a step of CartPole."""
+    keeps the order of calls itself, and wrappers cost time at every step."""
     limit = None
     if type(env) is TimeLimit:
         env, limit = env.env, env._max_episode_steps
