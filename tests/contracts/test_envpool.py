@@ -35,6 +35,16 @@ def test_the_step_after_an_end_is_a_filler():
     assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
 
 
+def test_a_reset_gives_no_reward():
+    """EnvPool's dm_control environments report whatever their memory held, before the first step."""
+    lanes = make("envpool/CartpoleBalance-v1").lanes(2, EnvConfig())
+    for seed in range(30):
+        assert (lanes.reset(seed).reward == 0).all()
+        lanes.send(0, np.zeros((1, 1)))
+        assert lanes.recv(0).reward[0] > 0.5  # of at most 1, while the pole is balanced
+    lanes.close()
+
+
 def test_groups_and_threads_do_not_change_a_bit():
     source = make("envpool/CartPole-v1")
     one = play(source, EnvConfig(groups=1, workers=1), steps=50)

@@ -113,6 +113,7 @@ class EnvPoolLanes:
             self._pools = [self._made(seed + RESET_OFFSET, group) for group in self._groups]
             for batch, pool in enumerate(self._pools):
                 pool.async_reset()
+                self._buffers.valid[self._groups[batch]] = False  # a reset gives no reward
                 self._read(batch)
         self._buffers.valid[...] = True
         return self._all
@@ -156,6 +157,7 @@ class EnvPoolLanes:
             if array.dtype.kind == "f" and not np.isfinite(array[lanes]).all():
                 self._fail(batch, f"observation{shown(path)} is not finite", np.isfinite(array[lanes]))
         buffers.reward[lanes][order] = reward
+        buffers.reward[lanes][~buffers.valid[lanes]] = 0  # there some environments write whatever the memory held
         buffers.terminated[lanes][order] = terminated
         buffers.truncated[lanes][order] = truncated & ~terminated
         if not np.isfinite(buffers.reward[lanes]).all():
