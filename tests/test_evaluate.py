@@ -1,9 +1,11 @@
-"""The evaluator: quotas, determinism, frozen training."""
+"""The evaluator: quotas, determinism, successes, frozen training."""
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import host_probes
 import probes
@@ -25,9 +27,9 @@ class Lengths(probes.Counter):
         return (clock, cue), Transition(obs=self.observe(clock, cue), reward=1.0, terminated=done)
 
 
-def evaluate(env, episodes, seed=0, max_steps=None):
+def evaluate(env, episodes, seed=0, max_steps=None, **options):
     agent = PPOAgent(env.spec.observation_space, env.spec.action_space)
-    evaluator = make_evaluator(env, agent.policy, episodes, EnvConfig(max_steps_per_episode=max_steps), seed)
+    evaluator = make_evaluator(env, agent.policy, episodes, EnvConfig(max_steps_per_episode=max_steps), seed, **options)
     return evaluator(agent.params, None)
 
 
@@ -59,15 +61,100 @@ def test_an_environment_that_never_ends_is_cut():
 
 
 def test_summary_numbers():
+    """Four equal episodes, all of them successes: Wilson's interval goes from 1 / (1 + 1.96^2 / 4) = 0.5101 to 1."""
     played = evaluate(probes.OneStep(), 4).summary()
-    assert played == {
-        "episodes": 4,
-        "return_mean": 1.0,
-        "return_std": 0.0,
-        "return_min": 1.0,
-        "return_max": 1.0,
-        "length_mean": 1.0,
-    }
+    assert played.pop("episodes") == 4
+    assert played.pop("success_low") == pytest.approx(0.5101, abs=1e-4)
+    of = {"mean": 1.0, "std": 0.0, "min": 1.0, "max": 1.0, "low": 1.0, "high": 1.0}
+    expected = {f"{name}_{part}": value for name in ("return", "length") for part, value in of.items()}
+    assert played == expected | {"success_rate": 1.0, "success_high": 1.0}
+
+
+class Divided(Lengths):
+    """Short episodes (2 steps) terminate, long ones (6 steps) are cut; it may say itself which are successes."""
+
+    def __init__(self, says=False):
+        super().__init__()
+        self.says = says
+
+    def step(self, key, state, action):
+        state, moved = super().step(key, state, action)
+        long = state[1] > 0
+        moved = moved.replace(terminated=moved.terminated & ~long, truncated=moved.terminated & long)
+        return state, moved.replace(success=long) if self.says else moved
+
+
+class HostDivided(gymnasium.Env):
+    """The same on the host: the seeds 10,999 + i decide, odd ones are short. `says` is for short ones only."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, says=False):
+        self.says = says
+
+    def reset(self, *, seed=None, options=None):
+        self.long = self.long if seed is None else seed % 2 == 0
+        self.clock = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.clock += 1
+        info = {"is_success": False} if self.says and not self.long else {}
+        return np.zeros(1, np.float32), 1.0, not self.long and self.clock == 2, self.long and self.clock == 6, info
+
+
+@pytest.mark.parametrize(
+    ("says", "success_return", "successful"),
+    [(False, None, 2), (False, 6.0, 6), (False, 7.0, None), (True, None, 6), (True, 1.0, 6)],
+)
+def test_success(says, success_return, successful):
+    """What the environment says, else the return, else terminated: `successful` is the length of the successes."""
+    played = evaluate(Divided(says), 30, success_return=success_return)
+    assert played.successes.tolist() == (played.lengths == (successful or -1)).tolist()
+    assert set(played.lengths) == {2, 6}
+
+
+@pytest.mark.parametrize(
+    ("says", "success_return", "successes"),
+    [
+        (False, None, [1, 0, 1, 0]),
+        (False, 6.0, [0, 1, 0, 1]),
+        (True, None, [0, 0, 0, 0]),
+        (True, 1.0, [0, 1, 0, 1]),
+    ],
+)
+def test_success_on_the_host(says, success_return, successes):
+    """Four lanes: short, long, short, long. Where the environment says nothing of the long ones, the return decides."""
+    evaluator, agent = on_host(lambda: HostDivided(says), 4, num_envs=4, success_return=success_return)
+    played = evaluator(agent.params, None)
+    assert played.lengths.tolist() == [2, 6, 2, 6]
+    assert played.successes.tolist() == [bool(flag) for flag in successes]
+
+
+def test_sampled_actions_have_a_stream_of_their_own():
+    """One-step episodes whose reward tells the action: one action for either cue, or many."""
+    greedy = evaluate(probes.Aim(), 40)
+    first, again, other = (evaluate(probes.Aim(), 40, seed, deterministic=False) for seed in (0, 0, 1))
+    assert len(set(greedy.returns)) == 2
+    assert len(set(first.returns)) > 20  # some are clipped at the bounds
+    np.testing.assert_array_equal(first.returns, again.returns)
+    assert not np.array_equal(first.returns, other.returns)
+
+
+def test_sampled_actions_on_the_host_do_not_depend_on_batches():
+    def played(deterministic, groups=1, seed=0, episodes=6):
+        evaluator, agent = on_host(
+            host_probes.Noisy, episodes, seed, num_envs=3, groups=groups, deterministic=deterministic
+        )
+        first, again = evaluator(agent.params, None), evaluator(agent.params, None)
+        np.testing.assert_array_equal(first.returns, again.returns)
+        return first.returns
+
+    drawn = played(False)
+    assert not np.array_equal(drawn, played(True))
+    assert not np.array_equal(drawn, played(False, seed=1))
+    np.testing.assert_allclose(drawn, played(False, groups=3), rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -98,10 +185,11 @@ class Counting(host_probes.Walk):
         return obs, 1.0, self.clock == self.wanted, False, info
 
 
-def on_host(env, episodes, seed=0, **keywords):
+def on_host(env, episodes, seed=0, success_return=None, deterministic=True, **keywords):
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
-    evaluator = make_evaluator(source, agent.policy, episodes, EnvConfig(workers=0, **keywords), seed)
+    config = EnvConfig(workers=0, **keywords)
+    evaluator = make_evaluator(source, agent.policy, episodes, config, seed, success_return, deterministic)
     return evaluator, agent
 
 

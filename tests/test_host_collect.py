@@ -18,6 +18,7 @@ from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.host.bounds import outside
 from proximo.ppo.rollout import Rollout
 from proximo.ppo.update import initial_train_state
+from proximo.train import host_program
 
 STEPS, LANES = 24, 6
 
@@ -126,13 +127,21 @@ def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
     trainer.close()
 
 
-def test_an_interrupt_does_not_wait_for_the_rollout(tmp_path):
+def test_an_interrupt_waits_for_the_rollout_only_so_long(tmp_path, monkeypatch):
+    """Half a rollout cannot be resumed from, so that one that is soon over is taken to its end."""
     trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=1000, minibatch_size=4000)
     before = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    assert len(trainer.program.lanes(before)) == 4
+    whole, reports = trainer.program.run(before, 1, lambda: True)
+    assert len(reports) == 1
+    assert trainer.program.lanes(before) is None
+    assert len(trainer.program.lanes(whole)) == 4
+    monkeypatch.setattr(host_program, "GRACE_SECONDS", 0)
     asked = []
-    after, reports = trainer.program.run(before, 1, lambda: asked.append(1) or len(asked) == 3)
+    after, reports = trainer.program.run(whole, 1, lambda: asked.append(1) or len(asked) == 3)
     assert (len(asked), reports) == (3, [])
-    assert after is before
+    assert after is whole
+    assert trainer.program.lanes(after) is None  # the environments have moved on
     trainer.close()
 
 

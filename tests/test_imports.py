@@ -26,12 +26,16 @@ ALLOWED = {
     "config": "errors",
     "settings": "config errors seeding",
     "envs": "config errors seeding spaces",
-    "policy": "compiling _version config errors files seeding settings spaces",
+    "tensors": "errors files",
+    "policy": "compiling _version config errors files seeding settings spaces tensors",
     "ppo": "config errors seeding policy",
     "collect": "compiling config errors seeding spaces envs policy ppo",
-    "evaluate": "compiling config errors seeding envs policy collect",
+    "summary": "",
+    "evaluate": "compiling config errors seeding summary envs policy collect",
+    "record": "compiling config errors seeding spaces envs policy evaluate track",
+    "run": "config errors settings envs policy track train",
     "track": "_version config errors files settings seeding",
-    "train": "compiling config errors seeding settings presets envs policy ppo collect evaluate track",
+    "train": "compiling config errors seeding settings presets tensors envs policy ppo collect evaluate track",
 }
 UNRESTRICTED = {"cli", "__init__"}
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from proximo.config import MAX_SEED
-from proximo.seeding import RESET_OFFSET, evaluation_key, network_key, reset_key, training_keys
+from proximo.seeding import RESET_OFFSET, evaluation_action_key, evaluation_key, network_key, reset_key, training_keys
 from proximo.settings import SETTINGS
 
 
@@ -22,12 +22,20 @@ def streams(seed):
         "shuffle": keys.shuffle,
         "reset": reset_key(seed),
         "evaluation": evaluation_key(seed),
+        "evaluation's actions": evaluation_action_key(seed),
     }
 
 
 @pytest.mark.parametrize(
     ("stream", "number"),
-    [("network", 7), ("reset", 10_007), ("evaluation", 1_006), ("shuffle", 7 ^ 0xA11CE), ("action", 7 ^ 0xAC7)],
+    [
+        ("network", 7),
+        ("reset", 10_007),
+        ("evaluation", 1_006),
+        ("evaluation's actions", 1_006 ^ 0xAC7),
+        ("shuffle", 7 ^ 0xA11CE),
+        ("action", 7 ^ 0xAC7),
+    ],
 )
 def test_offsets_are_fixed_for_ever(stream, number):
     assert words(streams(7)[stream]) == words(jax.random.key(number))

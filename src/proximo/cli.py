@@ -1,7 +1,8 @@
-"""The command line: `proximo train`, `envs`, `settings`."""
+"""The command line: `proximo train`, `resume`, `evaluate`, `envs`, `settings`."""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from pathlib import Path
@@ -97,8 +98,7 @@ def train(
         bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")
     ] = False,
 ) -> None:
-    if quiet and verbose:
-        raise UserError("--quiet and --verbose exclude each other; give one of them.")
+    check_loudness(quiet, verbose)
     flags = settings.from_assignments(assignments or [])
     for path, text in (("env.id", env), ("train.total_timesteps", steps), ("seed", seed)):
         if text is not None:
@@ -120,9 +120,153 @@ def train(
         shown = ", ".join(f"{path}={value}" for path, value in tuned.items())
         out.print(f"[dim]Preset for {env_id} (--no-preset leaves it out): {escape(shown)}[/dim]")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
+    run_to_end(trainer)
+
+
+def run_to_end(trainer: Any) -> None:
     trainer.train()
     if trainer.interrupted_by is not None:
         raise typer.Exit(128 + trainer.interrupted_by)
+
+
+RESUME_HELP = """Go on with RUN where it stopped: after Ctrl-C, a crash, a power cut.
+
+Everything continues: schedules, counters, random streams, statistics, `metrics.jsonl`. On an environment written in
+JAX the end is the same, to the bit, as if the run had never stopped; so it is on others that can be put back where they
+stood (docs/gymnasium.md), and where they cannot, new episodes begin and `result.json` says so.
+
+Examples:
+
+* `proximo resume runs/NAME`
+
+* `proximo resume runs/NAME --steps 100_000` trains 100,000 more steps from there, also if the run was complete
+"""
+
+
+@app.command(help=RESUME_HELP)
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    steps: Annotated[
+        str | None, typer.Option(metavar="MORE", help="Train this many more steps, instead of to the run's own end.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")
+    ] = False,
+) -> None:
+    check_loudness(quiet, verbose)
+    from proximo.run import find_run
+
+    more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
+    path = find_run(run)
+    from proximo.track.console import Console, Display
+    from proximo.train.trainer import PPOTrainer
+
+    run_to_end(PPOTrainer.resume(path, steps=more, console=Console() if quiet else Display(verbose)))
+
+
+def check_loudness(quiet: bool, verbose: bool) -> None:
+    if quiet and verbose:
+        raise UserError("--quiet and --verbose exclude each other; give one of them.")
+
+
+EVALUATE_HELP = """Play episodes with a trained policy of RUN, and say what they come to.
+
+RUN is a run directory, or its name under runs/. The environments and the random streams are not those of training.
+
+Examples:
+
+* `proximo evaluate runs/NAME` plays 100 episodes with the final policy, always with the most likely action
+
+* `proximo evaluate runs/NAME --checkpoint best --stochastic --seed 7`
+
+* `proximo evaluate runs/NAME --video` also films an episode, as RUN/videos/final.mp4 and .gif
+"""
+
+
+@app.command(help=EVALUATE_HELP)
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    episodes: Annotated[str, typer.Option(metavar="N", help="Episodes to play.")] = "100",
+    seed: Annotated[str | None, typer.Option(metavar="N", help="The seed; the run's own by default.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="best|final|last|STEP", help="Which policy; the final one, if there is one, by default."),
+    ] = None,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions from the policy.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
+    video: Annotated[bool, typer.Option("--video", help="Film one episode, as MP4 and GIF.")] = False,
+) -> None:
+    from proximo.files import to_json
+    from proximo.run import default_policy, find_run, read_config
+
+    num_episodes = flag("--episodes", "eval.episodes", episodes)
+    path = find_run(run)
+    config = read_config(path)
+    which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
+    messages = RichConsole(stderr=True, highlight=False, soft_wrap=True, quiet=as_json)
+    with messages.status("loading") as status:
+        from proximo.evaluate import make_evaluator
+        from proximo.record import film
+        from proximo.run import open_run
+
+        agent, source = open_run(path, config, which)
+        videos: list[str] = []
+        notices: list[str] = []
+        if video:
+            status.update("filming one episode")
+            videos, notices = film(path / "videos" / which, source, agent, config.env, used, not stochastic)
+        evaluator = make_evaluator(
+            source, agent.policy, num_episodes, config.env, used, config.track.success_return, not stochastic
+        )
+
+        def tell() -> bool:
+            status.update(f"{evaluator.played} of {num_episodes} episodes")
+            return False
+
+        try:
+            outcome = evaluator(agent.params, agent.obs_stats, tell)
+        finally:
+            evaluator.close()
+    assert outcome is not None, "nobody stopped it"
+    for notice in notices + evaluator.notices:
+        messages.print(escape(notice), style="dim")
+    summary = outcome.summary()
+    if as_json:
+        about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
+        about |= {"deterministic": not stochastic}
+        typer.echo(to_json(about | summary | ({"videos": videos} if video else {})))
+        return
+    how = "actions drawn from the policy" if stochastic else "always the most likely action"
+    out.print(
+        f"The policy [bold]{which}[/bold] of {escape(str(path))} on [bold]{escape(config.env.id)}[/bold]: "
+        f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {how}."
+    )
+    out.print(evaluation_table(summary))
+    for file in videos:
+        out.print(f"[dim]{escape(file)}[/dim]")
+
+
+def evaluation_table(summary: dict[str, Any]) -> Table:
+    """The numbers of `Evaluation.summary` for people."""
+    from proximo.track.console import number
+
+    table = Table("", box=None, pad_edge=False)
+    for title in ("mean", "std", "min", "max", "95 % interval"):
+        table.add_column(title, justify="right")
+    for name in ("return", "length"):
+        *spread, low, high = (
+            number(summary[f"{name}_{part}"]) for part in ("mean", "std", "min", "max", "low", "high")
+        )
+        table.add_row(name, *spread, "-" if summary[f"{name}_low"] is None else f"{low} to {high}")
+    rate, low, high = (f"{100 * summary[f'success_{part}']:.0f} %" for part in ("rate", "low", "high"))
+    table.add_row("success", rate, "", "", "", f"{low} to {high}")
+    return table
+
+
+def flag(name: str, path: str, text: str) -> Any:
+    """The value of the flag `name`, which takes what the setting `path` takes."""
+    return settings.convert(dataclasses.replace(settings.find_setting(path), path=name), text)
 
 
 @app.command()

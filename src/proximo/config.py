@@ -133,6 +133,9 @@ class TrainConfig:
     total_timesteps: int = setting(1_000_000, "Environment steps, rounded up to whole updates.", at_least=1)
     max_episodes: int | None = setting(None, "Finished episodes.", at_least=1)
     max_seconds: float | None = setting(None, "Seconds of training.", above=0)
+    on_nonfinite: Literal["stop", "skip"] = setting(
+        "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
+    )
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,9 @@ class StopConfig:
     """When a run has reached its goal."""
 
     target_reward: float | None = setting(None, "Average return that counts as solved; null: train to the end.")
+    on: Literal["training", "evaluation"] = setting(
+        "training", "Whose returns are judged: windows of training episodes, or evaluations, each a window of its own."
+    )
     convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1)
     early_stopping_patience: int = setting(
         10, "Consecutive windows at or above the target before training stops.", at_least=1
@@ -152,6 +158,20 @@ class EvalConfig:
 
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept on the way: states to resume from, and policies."""
+
+    every_steps: int | None = setting(None, "Environment steps between checkpoints; null: by time alone.", at_least=1)
+    every_seconds: float | None = setting(
+        60.0, "Seconds between checkpoints (more where one takes over 1 % of that); null: by steps alone.", above=0
+    )
+    keep: int = setting(3, "Checkpoints kept: the last ones, and the best besides.", at_least=1)
+    num_checkpoints: int = setting(
+        5, "Policies kept on the way, evenly spaced over total_timesteps: models/pi_ckpt1, pi_ckpt2, ...", at_least=0
+    )
 
 
 @dataclass(frozen=True)
@@ -176,6 +196,7 @@ class Config:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     stop: StopConfig = dataclasses.field(default_factory=StopConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     track: TrackConfig = dataclasses.field(default_factory=TrackConfig)
 
     @property
@@ -216,6 +237,8 @@ def check(config: Config) -> Config:
                 f"ppo.{name}_end={end} has no effect with ppo.{name}_schedule={schedule}; "
                 f"set the schedule to linear or cosine, or leave the end out."
             )
+    if config.stop.on == "evaluation" and config.stop.target_reward is not None and not config.eval.frequency:
+        raise UserError("stop.on=evaluation needs evaluations on the way; set eval.frequency to 1 or more.")
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."

@@ -6,6 +6,7 @@ finish would be mostly short ones.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -15,38 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from proximo.collect.compiled import succeeded
 from proximo.compiling import jit
 from proximo.config import EnvConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
 from proximo.envs.compiled.lanes import Lanes, where_lane
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.seeding import EVALUATION_OFFSET, evaluation_key
+from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
+from proximo.summary import Evaluation
 
 Tree = Any
 MAX_LANES = 64
 STEPS_PER_CALL = 256
 UNLIMITED = 10_000
 """Steps after which an episode is cut, for environments that set no limit: an evaluation must end."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns and lengths of evaluated episodes."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-
-    def summary(self) -> dict[str, float | int]:
-        """As `result.json` names them."""
-        return {
-            "episodes": len(self.returns),
-            "return_mean": float(self.returns.mean()),
-            "return_std": float(self.returns.std()),
-            "return_min": float(self.returns.min()),
-            "return_max": float(self.returns.max()),
-            "length_mean": float(self.lengths.mean()),
-        }
 
 
 @struct.dataclass
@@ -60,14 +44,17 @@ class EvalState:
     done: jax.Array  # [L] episodes finished
     returns: jax.Array  # [L, Q] of the finished ones
     lengths: jax.Array  # [L, Q]
+    successes: jax.Array  # [L, Q] bool
     step: jax.Array  # int32
 
 
 class Evaluator(Protocol):
-    """Deterministic evaluation of a policy; frozen statistics, environments and a random stream of its own."""
+    """Evaluation of a policy; frozen statistics, environments and random streams of its own."""
 
     notices: list[str]
     """What the user should know; whoever shows them takes them away."""
+    played: int
+    """Episodes that the running call has finished: for `stop`, which is asked again and again."""
 
     def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate; the same parameters always give the same result. None if `stop` became true on the way."""
@@ -76,13 +63,57 @@ class Evaluator(Protocol):
     def close(self) -> None: ...
 
 
-def make_evaluator(source: JaxEnv | HostSource, policy: Policy, episodes: int, env: EnvConfig, seed: int) -> Evaluator:
-    """The evaluator for `episodes` episodes of an environment, of either kind."""
-    limit = env.max_steps_per_episode or (None if source.spec.max_steps else UNLIMITED)
-    env = replace(env, max_steps_per_episode=limit)
+def make_evaluator(
+    source: JaxEnv | HostSource,
+    policy: Policy,
+    episodes: int,
+    env: EnvConfig,
+    seed: int,
+    success_return: float | None = None,
+    deterministic: bool = True,
+) -> Evaluator:
+    """The evaluator for `episodes` episodes of an environment, of either kind. Actions are the most likely ones, or
+    drawn where `deterministic` is false; `success_return` is the setting of `track`."""
+    env = replace(env, max_steps_per_episode=step_limit(source, env))
+    actions = Actions(policy, None if deterministic else evaluation_action_key(seed))
     if isinstance(source, HostSource):
-        return HostEvaluator(source, policy, episodes, env, seed)
-    return CompiledEvaluator(source, policy, episodes, limit, seed)
+        return HostEvaluator(source, actions, episodes, env, seed, success_return)
+    return CompiledEvaluator(source, actions, episodes, env.max_steps_per_episode, seed, success_return)
+
+
+def step_limit(source: JaxEnv | HostSource, env: EnvConfig) -> int | None:
+    """Steps after which an evaluated episode is cut; None where the environment sees to that."""
+    return env.max_steps_per_episode or (None if source.spec.max_steps else UNLIMITED)
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What a policy does: the most likely, or with a `key` a draw that the step and the lane address."""
+
+    policy: Policy
+    key: jax.Array | None
+
+    def __call__(
+        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree, noise: Tree
+    ) -> tuple[Tree, Tree]:
+        """The actor's memory, and actions as the environment takes them."""
+        distribution = self.policy.distribution
+        memory, outputs = self.policy.act(params, stats, carry, obs)
+        action = distribution.mode(outputs, mask) if self.key is None else distribution.sample(outputs, noise, mask)
+        return memory, distribution.to_env(action)
+
+    def at(
+        self, step: jax.Array, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree
+    ) -> tuple[Tree, Tree]:
+        """The same for all lanes there are, at a step."""
+        noise = self.noise(step, jax.tree.leaves(obs)[0].shape[0])
+        return self(params, stats, carry, obs, mask, noise)
+
+    def noise(self, step: jax.Array, lanes: int) -> Tree:
+        """What the draws of a step are made of, [L, ...]."""
+        return (
+            None if self.key is None else self.policy.distribution.noise(jax.random.fold_in(self.key, step), (lanes,))
+        )
 
 
 def quotas(episodes: int, lanes: int) -> np.ndarray:
@@ -93,12 +124,22 @@ def quotas(episodes: int, lanes: int) -> np.ndarray:
 class CompiledEvaluator:
     """An `Evaluator` on lanes of a JAX environment."""
 
-    def __init__(self, env: JaxEnv, policy: Policy, episodes: int, limit: int | None, seed: int):
-        self.policy = policy
+    def __init__(
+        self,
+        env: JaxEnv,
+        actions: Actions,
+        episodes: int,
+        limit: int | None,
+        seed: int,
+        success_return: float | None,
+    ):
+        self.actions = actions
         self.notices: list[str] = []
+        self.played = 0
         self.env = Lanes(env, min(episodes, MAX_LANES), limit)
         self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
+        self._success_return = success_return
         self._start = jit(self._initial)
         self._run = jit(self._steps)
 
@@ -107,13 +148,14 @@ class CompiledEvaluator:
 
     def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
         state = self._start()
-        while (np.asarray(state.done) < self.quota).any():
+        while ((done := np.asarray(state.done)) < self.quota).any():
+            self.played = int(np.minimum(done, self.quota).sum())
             if stop():
                 return None
             state = self._run(params, stats, state)
         counted = np.arange(self.quota.max())[None] < self.quota[:, None]
         returns, lengths = (np.asarray(part, np.float64)[counted] for part in (state.returns, state.lengths))
-        return Evaluation(returns, lengths)
+        return Evaluation(returns, lengths, np.asarray(state.successes)[counted])
 
     def _initial(self) -> EvalState:
         lanes, most = self.env.num_lanes, int(self.quota.max())
@@ -122,12 +164,13 @@ class CompiledEvaluator:
             env=env_state,
             obs=first.obs,
             action_mask=first.action_mask,
-            carry=self.policy.initial_carry(lanes)["actor"],
+            carry=self.actions.policy.initial_carry(lanes)["actor"],
             returned=jnp.zeros(lanes, jnp.float32),
             length=jnp.zeros(lanes, jnp.int32),
             done=jnp.zeros(lanes, jnp.int32),
             returns=jnp.zeros((lanes, most), jnp.float32),
             lengths=jnp.zeros((lanes, most), jnp.int32),
+            successes=jnp.zeros((lanes, most), bool),
             step=jnp.int32(0),
         )
 
@@ -142,12 +185,11 @@ class CompiledEvaluator:
         return jax.lax.while_loop(unfinished, lambda now: self._step(params, stats, now), state)
 
     def _step(self, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
-        distribution = self.policy.distribution
-        memory, outputs = self.policy.act(params, stats, state.carry, state.obs)
-        action = distribution.to_env(distribution.mode(outputs, state.action_mask))
+        memory, action = self.actions.at(state.step, params, stats, state.carry, state.obs, state.action_mask)
         env_state, moved = self.env.step(jax.random.fold_in(self._key, state.step), state.env, action)
         returned = state.returned + jnp.where(moved.valid, moved.reward, 0.0)
         length = state.length + moved.valid.astype(jnp.int32)
+        success = succeeded(moved.success, moved.terminated, returned, self._success_return)
         # Lanes that have met their quota write out of range, which JAX drops.
         slot = jnp.where(moved.ended, state.done, self.quota.max())
         lane = jnp.arange(self.env.num_lanes)
@@ -162,6 +204,7 @@ class CompiledEvaluator:
             done=state.done + moved.ended.astype(jnp.int32),
             returns=state.returns.at[lane, slot].set(returned, mode="drop"),
             lengths=state.lengths.at[lane, slot].set(length, mode="drop"),
+            successes=state.successes.at[lane, slot].set(success, mode="drop"),
             step=state.step + 1,
         )
 
@@ -169,11 +212,21 @@ class CompiledEvaluator:
 class HostEvaluator:
     """An `Evaluator` on lanes of a host environment; they are started when first needed."""
 
-    def __init__(self, source: HostSource, policy: Policy, episodes: int, env: EnvConfig, seed: int):
+    def __init__(
+        self,
+        source: HostSource,
+        actions: Actions,
+        episodes: int,
+        env: EnvConfig,
+        seed: int,
+        success_return: float | None,
+    ):
         self.source = source
-        self.policy = policy
+        self.actions = actions
+        self.played = 0
         self._config = env
         self._seed = seed + EVALUATION_OFFSET
+        self._success_return = success_return
         self.quota = quotas(episodes, min(episodes, env.num_envs))
         self.notices: list[str] = []
         self._env: HostEnv | None = None
@@ -192,15 +245,19 @@ class HostEvaluator:
         env = self._env
         now = env.reset(self._seed)
         parts = [lanes_of(batch) for batch in env.batches]
-        carry = [self.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
+        carry = [self.actions.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
         seen = [jax.tree.map(lambda leaf, part=part: leaf[part], (now.obs, now.action_mask)) for part in parts]
         returned, length = np.zeros(lanes), np.zeros(lanes, int)
-        finished: list[list[tuple[float, int]]] = [[] for _ in range(lanes)]
-        while any(len(played) < quota for played, quota in zip(finished, self.quota, strict=True)):
+        finished: list[list[tuple[float, int, bool]]] = [[] for _ in range(lanes)]
+        for step in itertools.count():
+            counts = np.minimum([len(played) for played in finished], self.quota)
+            self.played = int(counts.sum())
+            if (counts == self.quota).all():
+                break
             if stop():
                 return None
-            for b in range(len(parts)):
-                carry[b], action = self._act(params, stats, carry[b], *seen[b])
+            for b, part in enumerate(parts):
+                carry[b], action = self._act(params, stats, carry[b], *seen[b], np.int32(step), np.int32(part.start))
                 env.send(b, jax.tree.map(np.asarray, action))
             for b, part in enumerate(parts):
                 moved = env.recv(b)
@@ -208,9 +265,10 @@ class HostEvaluator:
                 ended = moved.terminated | moved.truncated
                 returned[part] += np.where(moved.valid, moved.reward, 0)
                 length[part] += moved.valid
+                success = succeeded(moved.success, moved.terminated, returned[part], self._success_return)
                 for lane in np.flatnonzero(ended) + part.start:
-                    if moved.valid[lane - part.start]:
-                        finished[lane].append((returned[lane], length[lane]))
+                    if moved.valid[row := lane - part.start]:
+                        finished[lane].append((returned[lane], length[lane], success[row]))
                     returned[lane], length[lane] = 0, 0
                 if ended.any():
                     empty = jax.tree.map(jnp.zeros_like, carry[b])
@@ -218,12 +276,22 @@ class HostEvaluator:
         self.notices += env.notices
         env.notices.clear()
         counted = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
-        returns, lengths = np.array(counted, np.float64).T
-        return Evaluation(returns, lengths)
+        returns, lengths, successes = np.array(counted, np.float64).T
+        return Evaluation(returns, lengths, successes == 1)
 
     def _actions(
-        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree
+        self,
+        params: Tree,
+        stats: RunningStats | None,
+        carry: Tree,
+        obs: Tree,
+        mask: Tree,
+        step: jax.Array,
+        first: jax.Array,
     ) -> tuple[Tree, Tree]:
-        distribution = self.policy.distribution
-        memory, outputs = self.policy.act(params, stats, carry, obs)
-        return memory, distribution.to_env(distribution.mode(outputs, mask))
+        """For the lanes from `first` on. Noise is drawn for all lanes, however they are split into batches."""
+        size = jax.tree.leaves(obs)[0].shape[0]
+        noise = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), self.actions.noise(step, len(self.quota))
+        )
+        return self.actions(params, stats, carry, obs, mask, noise)

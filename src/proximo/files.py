@@ -10,11 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+PARTIAL = ".partial"
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write under a temporary name beside `path`, then rename: a reader, or a crash, never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -29,6 +31,13 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what writers left behind that were killed on the way."""
+    for file in folder.rglob(f".*{PARTIAL}"):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def to_json(value: Any, **options: Any) -> str:

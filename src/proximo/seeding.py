@@ -3,8 +3,9 @@
     network initialisation   seed
     environment lanes        seed + i for lane i (host); one stream from `seed` (compiled)
     first reset              seed + 10_000 (host: + i for lane i)
-    evaluation               seed + 999 in the place of seed
+    evaluation               seed + 999 in the place of seed, for lanes and sampled actions alike
     restart r of a lane      1_000_003 * r further on (host)
+    resume r                 7_919 * r further on, modulo 2^30 (host, where environments cannot be put back)
     minibatch shuffle        seed ^ 0xA11CE
     action sampling          seed ^ 0xAC7
 
@@ -20,6 +21,7 @@ from flax import struct
 RESET_OFFSET = 10_000
 EVALUATION_OFFSET = 999
 RESTART_STRIDE = 1_000_003
+RESUME_STRIDE = 7_919
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7
 
@@ -52,3 +54,12 @@ def reset_key(seed: int) -> jax.Array:
 
 def evaluation_key(seed: int) -> jax.Array:
     return jax.random.key(seed + EVALUATION_OFFSET)
+
+
+def evaluation_action_key(seed: int) -> jax.Array:
+    return jax.random.key((seed + EVALUATION_OFFSET) ^ ACTION_MASK)
+
+
+def resumed_seed(seed: int, resumes: int) -> int:
+    """Of the environments that start anew when a run is resumed for the `resumes`th time."""
+    return (seed + RESUME_STRIDE * resumes) % 2**30

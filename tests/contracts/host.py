@@ -78,3 +78,66 @@ def check_contract(source: HostSource, config: Any, steps: int, seeded: bool = T
     assert not seeded or any(
         not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first.obs), jax.tree.leaves(other.obs), strict=True)
     )
+
+
+def record(env: HostEnv, steps: int, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
+    """Step all lanes with random actions that are allowed; the actions, and what was reported, time first."""
+    draw = np.random.default_rng(seed)
+    space = env.spec.action_space
+    space.seed(seed)
+    actions = []
+    masks = None
+
+    def action() -> Any:
+        if masks is not None:  # of a discrete space
+            return np.array([draw.choice(np.flatnonzero(mask)) for mask in masks])
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *[space.sample() for _ in range(env.num_lanes)])
+
+    if env.spec.has_mask:
+        masks = env._buffers.action_mask  # type: ignore[attr-defined]
+    seen = []
+    for _ in range(steps):
+        actions.append(action())
+        seen.append(_one_step(env, actions[-1]))
+    return actions, _stacked(seen)
+
+
+def replay(env: HostEnv, actions: list[Any]) -> dict[str, Any]:
+    """As `record`, with actions that were recorded."""
+    return _stacked([_one_step(env, action) for action in actions])
+
+
+def _one_step(env: HostEnv, action: Any) -> dict[str, Any]:
+    exchange(env, action)
+    parts = [jax.tree.map(np.copy, env.recv(batch)) for batch in range(len(env.batches))]
+    moved = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    ended = moved.terminated | moved.truncated
+    # The final observation is only written where an episode ended.
+    final = jax.tree.map(lambda leaf: np.where(ended.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), moved.final_obs)
+    names = ("obs", "action_mask", "reward", "terminated", "truncated", "valid")
+    return {name: getattr(moved, name) for name in names} | {"final_obs": final}
+
+
+def _stacked(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
+
+
+def check_restoring(source: HostSource, config: Any, other: Any = None, steps: int = 60) -> None:
+    """Lanes that are put back where others were do the same from there, through ends of episodes, as those do, which
+    do not notice that they were asked; also with the settings `other`."""
+    env, untouched, restored = (source.lanes(LANES, one) for one in (config, config, other or config))
+    try:
+        env.reset(3), untouched.reset(3), restored.reset(8)
+        before, _ = record(env, 30)
+        states = env.get_states()
+        assert all(type(state) is bytes for state in states)
+        actions, seen = record(env, steps, seed=1)
+        ended = seen["terminated"] | seen["truncated"]
+        assert ended.any(axis=0).all(), "every lane must see an end"
+        replay(untouched, before)
+        assert same(replay(untouched, actions), seen)
+        assert restored.set_states(states), restored.notices
+        assert same(replay(restored, actions), seen)
+    finally:
+        for one in (env, untouched, restored):
+            one.close()

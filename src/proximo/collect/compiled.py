@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from proximo.config import Config
-from proximo.envs.api import CompiledEnv, Timestep
+from proximo.envs.api import Array, CompiledEnv
 from proximo.envs.compiled.lanes import where_lane
 from proximo.policy.policy import Policy
 from proximo.ppo.rollout import Episodes, Rollout
@@ -67,9 +67,8 @@ def collect(
         env_state, moved = env.step(key, state.env, policy.distribution.to_env(action))
         length = state.length + moved.valid.astype(jnp.int32)
         returned = state.returned + jnp.where(moved.valid, moved.reward, 0.0)
-        episodes = Episodes(
-            length=jnp.where(moved.ended, length, 0), returned=returned, success=succeeded(moved, returned, config)
-        )
+        success = succeeded(moved.success, moved.terminated, returned, config.track.success_return)
+        episodes = Episodes(length=jnp.where(moved.ended, length, 0), returned=returned, success=success)
         record = (
             state.obs,
             state.action_mask,
@@ -104,10 +103,11 @@ def collect(
     return end, rollout, episodes
 
 
-def succeeded(moved: Timestep, returned: jax.Array, config: Config) -> jax.Array:
+def succeeded(said: Array | None, terminated: Array, returned: Array, success_return: float | None) -> Array:
     """Whether each ending episode was a success: as the environment says, else by `track.success_return`,
-    else if it terminated."""
-    if moved.success is not None:
-        return moved.success
-    threshold = config.track.success_return
-    return moved.terminated if threshold is None else returned >= threshold
+    else if it terminated. Where `said` is negative, the environment does not say."""
+    reached = terminated if success_return is None else returned >= success_return
+    if said is None:
+        return reached
+    code = said.astype("int8")
+    return (code == 1) | ((code < 0) & reached)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.collect.compiled import CollectState
+from proximo.collect.compiled import CollectState, succeeded
 from proximo.compiling import jit
 from proximo.config import Config
 from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
@@ -261,11 +261,10 @@ def tally(state: CollectState, collected: Collected, success_return: float | Non
         ended = terminated | truncated
         length = running[0] + valid.astype(jnp.int32)
         returned = running[1] + jnp.where(valid, reward, 0.0)
-        reached = terminated if success_return is None else returned >= success_return
         episodes = Episodes(
             length=jnp.where(ended & valid, length, 0),
             returned=returned,
-            success=jnp.where(code >= 0, code == 1, reached),
+            success=succeeded(code, terminated, returned, success_return),
         )
         return (jnp.where(ended, 0, length), jnp.where(ended, 0.0, returned)), episodes
 

@@ -107,6 +107,15 @@ class HostEnv(Protocol):
 
     def recv(self, batch: int) -> Timestep: ...
 
+    def get_states(self) -> list[bytes | None]:
+        """Where each lane is, between steps: all there is to go on from; None where a lane cannot be restored."""
+        ...
+
+    def set_states(self, states: list[bytes]) -> bool:
+        """Put all lanes where they were, after `reset`; with any number of workers. False if that cannot be done: then
+        the lanes are as `reset` left them, and a notice says why."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
 from gymnasium import spaces
 
-from proximo import settings
+from proximo import settings, tensors
 from proximo._version import __version__
 from proximo.compiling import jit
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.files import write_atomically
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.policy.spaces import space_from_json, space_to_json
+from proximo.policy.state_dict import write_state_dict
 from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
 
 Tree = Any
-FORMAT = "proximo-policy-1"
 
 
 class PPOAgent:
@@ -90,12 +85,36 @@ class PPOAgent:
     @classmethod
     def load(cls, path: str | Path) -> PPOAgent:
         """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it."""
-        tensors, meta = _read(Path(path))
-        config = settings.build(settings.from_mapping(meta["config"], str(path)))
-        agent = cls(space_from_json(meta["observation_space"]), space_from_json(meta["action_space"]), config)
-        parts = {"params": {name: agent.params[name] for name in meta["networks"]}, "obs_stats": agent.obs_stats}
-        agent.params, agent.obs_stats = _fill(parts, tensors, path)
-        return agent
+        path = Path(path)
+        return cls.from_tensors(*tensors.read(path, "policy"), path)
+
+    @classmethod
+    def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path) -> PPOAgent:
+        """The agent that `tensors` and `meta`, as `describe` made it, from the file `path` describe."""
+        try:
+            networks = [str(name) for name in meta["networks"]]
+            seen, done = (space_from_json(meta[name]) for name in ("observation_space", "action_space"))
+            config = settings.build(settings.from_mapping(meta["config"], str(path)))
+            policy = Policy(seen, done, config.network, config.normalize)
+            # Shapes alone: nothing is made as large as a file says before the file turns out to be as large.
+            params, stats = jax.eval_shape(lambda key: (policy.init(key), policy.initial_stats()), network_key(0))
+            types = {"params": {name: params[name] for name in networks}, "obs_stats": stats}
+        except UserError as error:
+            raise UserError(f"{path} cannot be used: {error}") from None
+        except Exception as error:  # whatever nonsense can lead to
+            raise UserError(f"{path} describes no policy ({type(error).__name__}: {error}).") from None
+        parts = tensors.filled(types, given, path)
+        return cls(seen, done, config, parts["params"], parts["obs_stats"])
+
+    def describe(self) -> dict[str, Any]:
+        """Everything about this agent that is not an array, as JSON."""
+        return {
+            "networks": list(self.params),
+            "observation_space": space_to_json(self.policy.observation_space),
+            "action_space": space_to_json(self.policy.action_space),
+            "config": settings.to_mapping(self.config),
+            "version": __version__,
+        }
 
     def _mask(self, obs: Tree, given: Tree, num_rows: int | None) -> np.ndarray | None:
         """The mask [B, ...] that the distribution takes, for `num_rows` observations or for a single one (None)."""
@@ -132,19 +151,15 @@ class PPOAgent:
     def _save(self, path: str | Path, networks: tuple[str, ...]) -> Path:
         for network in networks:
             self._need(network, "save")
-        parts = {"params": {name: self.params[name] for name in networks}, "obs_stats": self.obs_stats}
-        tensors = _named(parts)
-        meta = {
-            "networks": list(networks),
-            "observation_space": space_to_json(self.policy.observation_space),
-            "action_space": space_to_json(self.policy.action_space),
-            "config": settings.to_mapping(self.config),
-            "version": __version__,
-        }
+        params = {name: self.params[name] for name in networks}
         path = Path(path)
+        if path.suffix == ".pth":
+            write_state_dict(path, params, self.obs_stats)
+            return path
         if path.suffix != ".safetensors":
             path = path.with_name(path.name + ".safetensors")
-        write_atomically(path, safetensors.numpy.save(tensors, {"format": FORMAT, "proximo": json.dumps(meta)}))
+        named = tensors.named({"params": params, "obs_stats": self.obs_stats})
+        tensors.write(path, "policy", named, self.describe() | {"networks": list(networks)})
         return path
 
 
@@ -156,41 +171,3 @@ def _rows(given: Tree, space: spaces.Space, num_rows: int) -> list[Tree]:
         if leaf.shape[:1] != (num_rows,):
             raise ValueError(f"for {num_rows} observations there must be as many masks, not the shape {leaf.shape}")
     return [jax.tree.map(lambda leaf: leaf[row], given) for row in range(num_rows)]  # noqa: B023
-
-
-def _named(tree: Tree) -> dict[str, np.ndarray]:
-    """Every leaf as a numpy array under its path, such as `params/actor/Dense_0/kernel`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C") for path, leaf in leaves
-    }
-
-
-def _fill(parts: Tree, tensors: dict[str, np.ndarray], path: str | Path) -> tuple[Tree, Tree]:
-    """`parts` with its leaves replaced by the file's tensors, which must be exactly those."""
-    expected = _named(parts)
-    if expected.keys() != tensors.keys():
-        odd = sorted(expected.keys() ^ tensors.keys())[0]
-        raise UserError(
-            f"{path} does not fit its own settings: the tensor {odd} is {'missing' if odd in expected else 'unknown'}."
-        )
-    for name, value in expected.items():
-        given = tensors[name]
-        if given.shape != value.shape or given.dtype != value.dtype:
-            raise UserError(
-                f"{path} does not fit its own settings: {name} should be {value.dtype}{list(value.shape)}, "
-                f"not {given.dtype}{list(given.shape)}."
-            )
-    filled = jax.tree.unflatten(jax.tree.structure(parts), [jnp.asarray(tensors[name]) for name in expected])
-    return filled["params"], filled["obs_stats"]
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            meta = file.metadata() or {}
-            if meta.get("format") != FORMAT:
-                raise UserError(f"{path} was not written by this version of Proximo (expected the format {FORMAT}).")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(meta["proximo"])  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a saved policy: {error}.") from None

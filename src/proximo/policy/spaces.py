@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from proximo.errors import UserError
+
+LARGEST = 2**26
+"""Numbers in one array of a space: a file may say more, but not make us allocate it."""
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
@@ -43,7 +47,7 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
     match data["type"]:
         case "Box":
             dtype = np.dtype(data["dtype"])
-            shape = tuple(data["shape"])
+            shape = _checked(data["shape"])
             low, high = (_array(data[name], dtype, shape) for name in ("low", "high"))
             return spaces.Box(low, high, shape, dtype.type)
         case "Discrete":
@@ -51,6 +55,7 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         case "MultiDiscrete":
             return spaces.MultiDiscrete(data["nvec"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
         case "MultiBinary":
+            _checked(data["n"] if isinstance(data["n"], list) else [data["n"]])
             return spaces.MultiBinary(data["n"])
         case "Dict":
             return spaces.Dict([(key, space_from_json(inner)) for key, inner in data["spaces"]])
@@ -58,6 +63,12 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
             return spaces.Tuple([space_from_json(inner) for inner in data["spaces"]])
         case other:
             raise UserError(f"There is no space of the type {other}.")
+
+
+def _checked(shape: list[int]) -> tuple[int, ...]:
+    if math.prod(shape) > LARGEST:
+        raise UserError(f"A space of the shape {shape} is larger than any that can be saved.")
+    return tuple(shape)
 
 
 def _numbers(bound: np.ndarray) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from proximo.config import Config
@@ -69,6 +70,7 @@ def update(
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
     metrics |= {
+        "ppo/parameter_norm": optax.tree.norm(params),
         "ppo/explained_variance": explained_variance(samples.value, samples.target, samples.valid),
         "ppo/learning_rate": rates.learning,
         "ppo/clip_epsilon": rates.clip,
@@ -163,9 +165,12 @@ def final_values(params: Tree, stats: RunningStats | None, rollout: Rollout, pol
 
 
 def optimize(
-    state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config
+    state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config, watch: bool = False
 ) -> tuple[Tree, Tree, Metrics]:
-    """Epochs of shuffled minibatches; every epoch visits every sample exactly once."""
+    """Epochs of shuffled minibatches; every epoch visits every sample exactly once.
+
+    With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
+    """
     ppo = config.ppo
     key = jax.random.fold_in(state.keys.shuffle, state.update)
     size = samples.valid.shape[0]
@@ -175,6 +180,8 @@ def optimize(
         gradients, metrics = jax.grad(ppo_loss, has_aux=True)(
             params, state.obs_stats, minibatch, policy, ppo, rates.clip, rates.entropy
         )
+        if watch:
+            metrics |= gradient_norms(gradients)
         gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
         direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
         critic_share = (ppo.critic_learning_rate or ppo.learning_rate) / ppo.learning_rate
@@ -198,7 +205,8 @@ def optimize(
         more = number < ppo.epochs_per_update
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
-    zeros = {name: jnp.float32(0) for name in METRICS}
+    names = (*METRICS, *gradient_norms(state.params)) if watch else METRICS
+    zeros = {name: jnp.float32(0) for name in names}
     learner, epochs, kl, sums = jax.lax.while_loop(
         unfinished, epoch, ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), zeros)
     )
@@ -216,6 +224,13 @@ METRICS = (
     "ppo/clip_fraction",
     "ppo/gradient_norm",
 )
+
+
+def gradient_norms(gradients: Tree) -> Metrics:
+    """The norm of each gradient, as `gradient/actor/Dense_0/kernel`."""
+    leaves = jax.tree_util.tree_leaves_with_path(gradients)
+    names = [f"gradient/{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in leaves]
+    return {name: jnp.sqrt(jnp.square(leaf).sum()) for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def clip_gradients(gradients: Tree, config: Config) -> tuple[Tree, jax.Array]:

@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
+from proximo.ppo.finite import WATCHED
 from proximo.ppo.rollout import Episodes
 from proximo.train.convergence import Convergence
 from proximo.train.program import UpdateReport
 
 Record = dict[str, Any]
-
-
-FINITE = ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm")
+COUNTERS = (
+    *("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_score", "best_step"),
+    *("resumed", "unfinished"),
+)
+MAX_SKIPPED = 20
+"""Updates in a row that may be undone before it is plain that the run will not recover."""
 
 
 class History:
@@ -26,17 +30,56 @@ class History:
         self.updates = 0
         self.steps = 0
         self.episodes = 0
+        self.skipped = 0
+        self.best_score: float | None = None
+        self.best_step = 0
+        self.resumed: list[Record] = []
+        self.unfinished: Record | None = None  # the last row, if its evaluation was stopped
         self.stop_reason: str | None = None
-        self.failure: str | None = None
         self.seconds_per_update = 0.0
         self.convergence = Convergence(config.stop)
+        self._goal_counts = True
+        self.skipped_in_a_row = 0
         self._recent = np.zeros((3, 0))  # return, length, success of the last episodes
-        self._training_seconds = 0.0
+        self._training_seconds = self._elapsed_before = 0.0
         self._created = self._started = self._chunk_started = time.perf_counter()
 
+    def save(self) -> tuple[Record, dict[str, np.ndarray]]:
+        """Everything here that goes on after a resume: as JSON, and as arrays."""
+        now, best = time.perf_counter(), self.convergence.best_average
+        numbers = {name: getattr(self, name) for name in COUNTERS} | {
+            "best_average": None if np.isinf(best) else best,
+            "streak": self.convergence.streak,
+            "converged": self.convergence.converged,
+            "goal_counts": self._goal_counts,
+            "training_seconds": self._training_seconds,
+            "elapsed_seconds": now - self._started,
+            "wall_seconds": now - self._created,
+        }
+        return numbers, {"recent": self._recent, "window": self.convergence.window}
+
+    def load(self, numbers: Record, arrays: dict[str, np.ndarray]) -> None:
+        """Go on from what `save` gave; whether that was the end already, `stop_reason` says."""
+        for name in COUNTERS:
+            setattr(self, name, numbers[name])
+        convergence, best = self.convergence, numbers["best_average"]
+        convergence.best_average = -np.inf if best is None else best
+        convergence.streak, convergence.converged = numbers["streak"], numbers["converged"]
+        convergence.window, self._recent = arrays["window"], arrays["recent"]
+        self._goal_counts = numbers["goal_counts"]
+        self._training_seconds = numbers["training_seconds"]
+        self._created -= numbers["wall_seconds"]
+        self._elapsed_before = numbers["elapsed_seconds"]
+        self.stop_reason = self._reason(self._elapsed_before)
+
+    def go_on(self) -> None:
+        """Train on although the goal is reached: it no longer ends the run."""
+        self._goal_counts = not self.convergence.converged
+        self.stop_reason = self._reason(self._elapsed_before)
+
     def start_training(self) -> None:
-        """Training begins now; what came before was preparation."""
-        self._started = time.perf_counter()
+        """Training begins now, or goes on; what came before was preparation."""
+        self._started = time.perf_counter() - self._elapsed_before
 
     def start_chunk(self) -> None:
         """Updates are made from now until `add_chunk`; what comes between, such as evaluation, is not training."""
@@ -47,8 +90,7 @@ class History:
         self.seconds_per_update = (time.perf_counter() - self._chunk_started) / len(reports)
         records = []
         for number, report in enumerate(reports, 1):
-            self.failure = nonfinite(report, self.updates + 1)
-            if self.failure:
+            if not self._take(report):
                 self.stop_reason = "failed"
                 break
             self._training_seconds += self.seconds_per_update
@@ -58,6 +100,23 @@ class History:
             if self.stop_reason:
                 break
         return records
+
+    def add_evaluation(self, mean_return: float | None) -> None:
+        """Judge an evaluation, where those decide."""
+        if self.config.stop.on == "evaluation":
+            self.convergence.observe(np.array([-np.inf if mean_return is None else mean_return]))
+            self.stop_reason = self.stop_reason or self._reason(0.0)
+
+    def is_best(self, score: float | None) -> bool:
+        """Note the score of the policy as it is now; whether none before had a better one."""
+        if score is None or (self.best_score is not None and score <= self.best_score):
+            return False
+        self.best_score, self.best_step = score, self.steps
+        return True
+
+    @property
+    def recent_return(self) -> float | None:
+        return _mean(self._recent[0])
 
     def summary(self) -> Record:
         """The counters of a run, as `result.json` names them."""
@@ -70,8 +129,27 @@ class History:
             "steps_per_second": self.steps / max(self._training_seconds, 1e-9),
             "converged": self.convergence.converged,
             "best_return": best if np.isfinite(best) else None,
-            "final_return": self.convergence.average,
+            "final_return": self.recent_return,
+            "best_policy": {"step": self.best_step, "score": self.best_score, "by": self.judged_by},
+            "skipped_updates": self.skipped,
+            "resumed": self.resumed,
         }
+
+    @property
+    def judged_by(self) -> str:
+        """Whose returns choose the best policy."""
+        return "evaluation" if self.config.eval.frequency else "training"
+
+    def _take(self, report: UpdateReport) -> bool:
+        """Whether an update counts: it is finite, or it was undone and the run may go on."""
+        if all(np.isfinite(report.metrics[name]) for name in WATCHED):
+            self.skipped_in_a_row = 0
+            return True
+        if self.config.train.on_nonfinite == "stop" or self.skipped_in_a_row + 1 >= MAX_SKIPPED:
+            return False
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        return True
 
     def _add(self, report: UpdateReport, elapsed: float) -> Record:
         finished = finished_episodes(report.episodes)
@@ -80,7 +158,8 @@ class History:
         self.episodes += finished.shape[1]
         recent = np.concatenate([self._recent, finished], axis=1)
         self._recent = recent[:, -self.config.track.recent_episodes :]
-        self.convergence.observe(finished[0])
+        if self.config.stop.on == "training":
+            self.convergence.observe(finished[0])
         return {
             "update": self.updates,
             "step": self.steps,
@@ -89,9 +168,10 @@ class History:
             "rollout/return_mean": _mean(finished[0]),
             "rollout/length_mean": _mean(finished[1]),
             "rollout/reward_mean": float(report.mean_reward),
-            "recent/return_mean": _mean(self._recent[0]),
+            "recent/return_mean": self.recent_return,
             "recent/length_mean": _mean(self._recent[1]),
             "recent/success_rate": _mean(self._recent[2]),
+            "skipped": self.skipped,
             **{name: value.item() for name, value in report.metrics.items()},
             "time/elapsed": elapsed,
             "time/update": self.seconds_per_update,
@@ -100,7 +180,7 @@ class History:
 
     def _reason(self, elapsed: float) -> str | None:
         train = self.config.train
-        if self.convergence.converged:
+        if self.convergence.converged and self._goal_counts:
             return "converged"
         spent = (
             self.steps >= train.total_timesteps,  # counted: filler steps are none
@@ -108,14 +188,6 @@ class History:
             train.max_seconds is not None and elapsed >= train.max_seconds,
         )
         return "budget" if any(spent) else None
-
-
-def nonfinite(report: UpdateReport, number: int) -> str | None:
-    """A sentence that names what is not finite in an update's report, if anything is."""
-    for name in FINITE:
-        if not np.isfinite(report.metrics[name]):
-            return f"Update {number} gave {name} = {report.metrics[name]}, so training stopped."
-    return None
 
 
 def finished_episodes(episodes: Episodes) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +17,13 @@ from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
+from proximo.ppo.finite import broken
 from proximo.ppo.update import TrainState, initial_train_state
-from proximo.train.program import ProgramState, UpdateReport, learn
+from proximo.train.program import Fill, ProgramState, UpdateReport, learn
 
 Tree = Any
+GRACE_SECONDS = 2.0
+"""How long a rollout may still take after Ctrl-C."""
 
 
 class HostProgram:
@@ -36,16 +41,40 @@ class HostProgram:
         self.notices: list[str] = []
         self._env: HostEnv | None = None
         self._learn: Any = None
+        self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
+        self._last: Collected | None = None
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
         """Start the environments; the state before the first update."""
-        self.close()
-        self._env = self.source.lanes(self.config.env.num_envs, self.config.env)
-        self._collector = HostCollector(self._env, self.policy, self.config)
         train = jit(partial(initial_train_state, config=self.config))(params, obs_stats)
-        state = ProgramState(train, self._collector.start(self.config.seed))
+        self._standing = ProgramState(train, self._start(self.config.seed))
+        return self._standing
+
+    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+        """The state that was saved, with the environments put back; or, where they cannot be, all starting anew."""
+        params = jax.eval_shape(self.policy.init, jax.random.key(0))
+        initial = partial(initial_train_state, config=self.config)
+        train = jax.eval_shape(initial, params, self.policy.initial_stats())
+        first = self._start(self.config.seed)
+        state = fill(ProgramState(train, first))
+        assert self._env is not None
+        exact = lanes is not None and self._env.set_states(lanes)
+        if not exact:
+            state = replace(state, collect=self._collector.start(seed))
         self._take_notices()
-        return state
+        self._standing = state
+        return state, exact
+
+    def lanes(self, state: ProgramState) -> list[bytes] | None:
+        if state is not self._standing or self._env is None:
+            return None
+        states = [one for one in self._env.get_states() if one is not None]
+        return states if len(states) == self._env.num_lanes else None
+
+    def diagnose(self, state: ProgramState) -> list[str]:
+        assert self._last is not None
+        find = jit(partial(broken, policy=self.policy, config=self.config))
+        return [name for name, bad in find(state.train, self._last.rollout, state.collect.discounted).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first rollout starts at once."""
@@ -60,22 +89,47 @@ class HostProgram:
         """One update, and its report; none of either if `stop` became true during collection."""
         if self._learn is None:
             self.compile(state)
-        collected = self._collector.collect(state.train, state.collect, stop)
+        self._standing = None
+        collected = self._last = self._collector.collect(state.train, state.collect, Patience(stop))
         self._take_notices()
         if collected is None:
             return state, []
         train, lanes, report = self._learn(state.train, state.collect, collected)
-        return ProgramState(train, lanes), [jax.device_get(report)]
+        self._standing = ProgramState(train, lanes)
+        return self._standing, [jax.device_get(report)]
 
     def close(self) -> None:
         if self._env is not None:
             self._env.close()
             self._env = None
 
+    def _start(self, seed: int) -> CollectState:
+        self.close()
+        self._env = self.source.lanes(self.config.env.num_envs, self.config.env)
+        self._collector = HostCollector(self._env, self.policy, self.config)
+        state = self._collector.start(seed)
+        self._take_notices()
+        return state
+
     def _take_notices(self) -> None:
         assert self._env is not None
         self.notices += self._env.notices
         self._env.notices.clear()
+
+
+class Patience:
+    """Becomes true some time after `stop` did: a rollout that is nearly done can be resumed from exactly, and half
+    of one cannot."""
+
+    def __init__(self, stop: Callable[[], bool]):
+        self._stop = stop
+        self._until: float | None = None
+
+    def __call__(self) -> bool:
+        if not self._stop():
+            return False
+        self._until = self._until or time.monotonic() + GRACE_SECONDS
+        return time.monotonic() > self._until
 
 
 def learn_from(

@@ -9,10 +9,11 @@ from typing import Any
 
 
 class Interrupt:
-    """A context in which the first SIGINT or SIGTERM is only noted, in `signal`."""
+    """A context in which the first SIGINT or SIGTERM is only noted, in `signal`; the second raises."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.impatient = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -29,6 +30,7 @@ class Interrupt:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.signal is not None:
+            self.impatient = True
             self.__exit__()
             raise KeyboardInterrupt
         self.signal = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from proximo.config import Config
 from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
+from proximo.ppo.finite import broken, is_finite
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState, initial_train_state, update
 
@@ -44,6 +46,10 @@ class UpdateReport:
     mean_reward: jax.Array
 
 
+Fill = Callable[[Tree], Any]
+"""From a tree of shapes and types to one of arrays."""
+
+
 class Program(Protocol):
     """What the trainer runs: updates, on either kind of environment."""
 
@@ -59,6 +65,23 @@ class Program(Protocol):
     ) -> tuple[ProgramState, list[UpdateReport]]:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host.
         No report if `stop` became true before the first was made."""
+        ...
+
+    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+        """The state that was saved, and whether the environments stand where they stood then.
+
+        `fill` gives a tree of the given types the saved numbers. `lanes` is what `lanes` gave. Environments that
+        cannot be put back start anew, from `seed`.
+        """
+        ...
+
+    def lanes(self, state: ProgramState) -> list[bytes] | None:
+        """What is to be saved besides `state`: where each environment outside it stands. None if that is not known,
+        because one cannot say it, or has moved on since."""
+        ...
+
+    def diagnose(self, state: ProgramState) -> list[str]:
+        """The tensors that are not finite in the update after `state`, which must be the last one that was run."""
         ...
 
     def close(self) -> None: ...
@@ -82,12 +105,22 @@ class CompiledProgram:
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
+        return jit(self._initial)(params, obs_stats)
 
-        def initial(params: Tree, obs_stats: RunningStats | None) -> ProgramState:
-            train = initial_train_state(params, obs_stats, self.config)
-            return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
+    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+        """The state that was saved: it holds the environments too."""
+        params = jax.eval_shape(self.policy.init, jax.random.key(0))
+        return fill(jax.eval_shape(self._initial, params, self.policy.initial_stats())), True
 
-        return jit(initial)(params, obs_stats)
+    def lanes(self, state: ProgramState) -> list[bytes] | None:
+        return []
+
+    def diagnose(self, state: ProgramState) -> list[str]:
+        def again(state: ProgramState) -> OrderedDict[str, jax.Array]:
+            _, rollout, _ = collect(state.train, state.collect, self.env, self.policy, self.config)
+            return broken(state.train, rollout, state.collect.discounted, self.policy, self.config)
+
+        return [name for name, bad in jit(again)(state).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
@@ -105,6 +138,10 @@ class CompiledProgram:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _initial(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
+        train = initial_train_state(params, obs_stats, self.config)
+        return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
 
     def _chunk(self, state: ProgramState, num_updates: jax.Array) -> tuple[ProgramState, UpdateReport]:
         one = partial(train_step, env=self.env, policy=self.policy, config=self.config)
@@ -134,6 +171,9 @@ def learn(
     lanes = state.collect
     train, discounted, critic_carry, metrics = update(state.train, rollout, lanes.discounted, policy, config)
     lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
+    if config.train.on_nonfinite == "skip":
+        undone = (replace(state.train, update=train.update), state.collect)
+        train, lanes = jax.lax.cond(is_finite(metrics), lambda: (train, lanes), lambda: undone)
     num_valid = rollout.valid.sum(dtype=jnp.int32)
     mean_reward = jnp.where(rollout.valid, rollout.reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     return ProgramState(train, lanes), UpdateReport(metrics, episodes, num_valid, mean_reward)

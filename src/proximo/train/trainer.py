@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from proximo import envs, settings
+from proximo import envs
 from proximo.config import Config
-from proximo.envs.compiled.lanes import Lanes
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
 from proximo.policy.agent import PPOAgent
-from proximo.presets import find_preset
+from proximo.ppo.finite import WATCHED
+from proximo.seeding import resumed_seed
 from proximo.track.console import Console
 from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
 from proximo.train.callbacks import as_callables, for_callback
+from proximo.train.checkpoint import Checkpoint
 from proximo.train.history import History, Record
-from proximo.train.host_program import HostProgram
 from proximo.train.interrupt import Interrupt
-from proximo.train.program import CompiledProgram, Program, ProgramState
+from proximo.train.keeper import Keeper
+from proximo.train.prepare import check_spaces, extended, find_resumable, is_complete, make_program, resolve
+from proximo.train.program import ProgramState, UpdateReport
 
+RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
 CHUNK_SECONDS = 0.25
 
 
@@ -52,7 +56,8 @@ class PPOTrainer:
         console: Console | None = None,
         **keywords: Any,
     ):
-        given = env if env is None or isinstance(env, str) else envs.make(env)
+        self._by_id = env is None or isinstance(env, str)
+        given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         if agent is not None:
@@ -67,6 +72,26 @@ class PPOTrainer:
         self.console = console or Console()
         self.interrupted_by: int | None = None
         self._evaluators: dict[int, Evaluator] = {}
+        self._start: Checkpoint | None = None
+        self._more = False
+
+    @classmethod
+    def resume(
+        cls, run: str | Path, env: Any = None, *, steps: int | None = None, console: Console | None = None
+    ) -> PPOTrainer:
+        """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
+
+        `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
+        where the run's environment was handed in as an object.
+        """
+        path = Path(run)
+        saved, trouble = find_resumable(path, env is not None)
+        config = saved.config if steps is None else extended(saved.config, saved.history, steps)
+        trainer = cls(env, agent=saved.policy(), config=config, out=path, console=console)
+        trainer._start, trainer._more = saved, steps is not None
+        for sentence in trouble:
+            trainer.console.note(f"{sentence} The one before is used.")
+        return trainer
 
     def train(self, callback: Any = None) -> dict[str, Any]:
         """Train to the goal or the end of the budget; returns what `result.json` holds.
@@ -74,18 +99,25 @@ class PPOTrainer:
         `callback(metrics)` is called after each update, with `trainer.agent` as it is then; False ends training.
         """
         callbacks = as_callables(callback)
-        store = RunStore(self.path, self.config)
+        history = History(self.config)
+        store = self._open(history)
+        self._failure = ""
         self.console.start(self.config, self.path)
-        with Interrupt() as interrupt, self.console, self:
-            history = History(self.config)
+        with contextlib.closing(store), Interrupt() as interrupt, self.console, self:
             stopped = lambda: interrupt.signal is not None  # noqa: E731
-            state = self.program.init(self.agent.params, self.agent.obs_stats)
-            self.program.compile(state)
+            keeper = Keeper(store, self.program, self.agent, self._by_id, self.console.note)
+            state = self._first_state(history)
+            self._adopt(state)
+            keeper.begin(state, history)
+            if history.stop_reason is None:
+                self.program.compile(state)
             self._tell()
             history.start_training()
             try:
+                if history.unfinished:
+                    self._judge(keeper, state, [history.unfinished], history, stopped)
                 while history.stop_reason is None and not stopped():
-                    before, size = state, 1 if callbacks else self._chunk_size(history)
+                    before, size = state, 1 if callbacks else self._chunk_size(history, keeper)
                     history.start_chunk()
                     state, reports = self.program.run(before, size, stopped)
                     self._tell()
@@ -93,13 +125,10 @@ class PPOTrainer:
                         break
                     records = history.add_chunk(reports)
                     if len(records) < size:
-                        # Replay: the same program, stopped at the very update that ended the run.
-                        state = self.program.run(before, len(records))[0] if records else before
-                    if self._evaluation_due(history):
-                        records[-1] |= self._periodic_evaluation(state, stopped)
-                    store.append(records)
-                    self.console.show(records)
-                    self._call(callbacks, state, records, history)
+                        state = self._cut(before, reports, records)
+                    self._adopt(state)
+                    if self._judge(keeper, state, records, history, stopped):
+                        self._call(callbacks, records, history)
             except EnvError as error:
                 history.stop_reason = "failed"
                 kept = f"What was trained before is in {self.path / 'models'}."
@@ -110,11 +139,26 @@ class PPOTrainer:
             finally:
                 self.interrupted_by = interrupt.signal
                 self._adopt(state)
-                result = self._finish(store, history)
+                result = self._finish(keeper, state, history, interrupt)
+                self.interrupted_by = interrupt.signal
         self.console.finish(result, self.path)
-        if history.failure:
-            raise TrainingError(f"{history.failure} The policy before that update is in {self.path / 'models'}.")
+        keeper.complain()
+        if self._failure:
+            raise TrainingError(f"{self._failure} The policy before that update is in {self.path / 'models'}.")
         return result
+
+    def _open(self, history: History) -> RunStore:
+        """Take the folder of the run; where it goes on, `history` does so too."""
+        if self._start is None:
+            return RunStore(self.path)
+        history.load(self._start.history, self._start.arrays)
+        if self._more:
+            history.go_on()
+        elif is_complete(self.path, history):
+            raise UserError(
+                f"{self.path} is complete ({history.stop_reason}) after {history.steps:,} steps; --steps N trains on."
+            )
+        return RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
         """Play `num_episodes` deterministic episodes with the current policy."""
@@ -148,30 +192,65 @@ class PPOTrainer:
     def _adopt(self, state: ProgramState) -> None:
         self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats
 
-    def _chunk_size(self, history: History) -> int:
-        """Updates in the next call: about a quarter of a second, and never past an evaluation or the end."""
+    def _first_state(self, history: History) -> ProgramState:
+        """Where this part of the run begins: at the very start, or where the one before stopped."""
+        if self._start is None:
+            return self.program.init(self.agent.params, self.agent.obs_stats)
+        seed = resumed_seed(self.config.seed, len(history.resumed) + 1)
+        state, exact = self.program.resume(self._start.fill, self._start.lanes, seed)
+        history.resumed.append({"step": history.steps, "exact": exact})
+        self.console.note(f"Resumed after {history.steps:,} steps.{'' if exact else RESEEDED}")
+        return state
+
+    def _chunk_size(self, history: History, keeper: Keeper) -> int:
+        """Updates in the next call: about a quarter of a second, and never past what is due or the end."""
         size = max(1, self.config.num_updates - history.updates)  # filler steps may leave some to do
-        if self.config.eval.frequency:
-            size = min(size, self.config.eval.frequency - history.updates % self.config.eval.frequency)
-        wanted = 1 if history.updates == 0 else max(1, math.floor(CHUNK_SECONDS / history.seconds_per_update))
-        return min(size, wanted, self.program.max_chunk)
+        wanted = max(1, math.floor(CHUNK_SECONDS / history.seconds_per_update)) if history.seconds_per_update else 1
+        return min(size, wanted, keeper.updates_until_due(history), self.program.max_chunk)
+
+    def _cut(self, before: ProgramState, reports: list[UpdateReport], records: list[Record]) -> ProgramState:
+        """The state after the last of `records`, in a chunk that was to be longer."""
+        # Replay: the same program, stopped at the very update that ended the run.
+        state = self.program.run(before, len(records))[0] if records else before
+        bad = reports[len(records)].metrics if len(records) < len(reports) else {}
+        seen = next((f"{name} = {bad[name]}" for name in WATCHED if bad and not math.isfinite(bad[name])), None)
+        if seen:
+            first = (self.program.diagnose(state) or ["something"])[0]
+            number = int(state.train.update) + 1
+            self._failure = f"In update {number:,} the {first} is not finite ({seen}), so training stopped."
+        return state
 
     def _evaluation_due(self, history: History) -> bool:
         frequency = self.config.eval.frequency
         return history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
 
-    def _call(self, callbacks: list[Any], state: ProgramState, records: list[Record], history: History) -> None:
-        if callbacks:
-            self._adopt(state)
+    def _call(self, callbacks: list[Any], records: list[Record], history: History) -> None:
         for record in records:
             wishes = [function(for_callback(record)) for function in callbacks]
             if any(wish is False for wish in wishes):
                 history.stop_reason = history.stop_reason or "callback"
 
-    def _periodic_evaluation(self, state: ProgramState, stop: Callable[[], bool]) -> Record:
-        self._adopt(state)
-        summary = self._evaluation(self.config.eval.episodes, stop)
-        return {f"eval/{name}": value for name, value in summary.items()}
+    def _judge(
+        self, keeper: Keeper, state: ProgramState, records: list[Record], history: History, stop: Callable[[], bool]
+    ) -> bool:
+        """Evaluate if that is due, write the rows, keep what is to be kept. False if the evaluation was stopped: then
+        the last row waits for it, in the checkpoint."""
+        evaluated, unwritten = None, records
+        if self._evaluation_due(history):
+            keeper.append(records[:-1])
+            history.unfinished = last = records[-1]
+            summary = self._evaluation(self.config.eval.episodes, stop)
+            if not summary:
+                return False
+            last |= {f"eval/{name}": value for name, value in summary.items()}
+            evaluated = summary["return_mean"]
+            history.add_evaluation(evaluated)
+            history.unfinished = None
+            unwritten = [last]
+        keeper.append(unwritten)
+        keeper.after_updates(state, history, keeper.judge(history, evaluated))
+        self.console.show(records)
+        return True
 
     def _evaluation(self, episodes: int, stop: Callable[[], bool] = bool) -> dict[str, Any]:
         """The summary of an evaluation; empty if it was stopped."""
@@ -179,7 +258,12 @@ class PPOTrainer:
             raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
         if episodes not in self._evaluators:
             self._evaluators[episodes] = make_evaluator(
-                self.env, self.agent.policy, episodes, self.config.env, self.config.seed
+                self.env,
+                self.agent.policy,
+                episodes,
+                self.config.env,
+                self.config.seed,
+                self.config.track.success_return,
             )
         evaluator = self._evaluators[episodes]
         played = evaluator(self.agent.params, self.agent.obs_stats, stop)
@@ -188,62 +272,33 @@ class PPOTrainer:
         evaluator.notices.clear()
         return played.summary() if played else {}
 
-    def _final_evaluation(self) -> dict[str, Any] | None:
+    def _final_evaluation(self, stop: Callable[[], bool]) -> dict[str, Any] | None:
         try:
-            return self._evaluation(self.config.eval.episodes)
+            return self._evaluation(self.config.eval.episodes, stop) or None
         except EnvError as error:
             self.console.note(f"There is no final evaluation: {error}")
             return None
 
-    def _finish(self, store: RunStore, history: History) -> dict[str, Any]:
-        """Models, final evaluation, summary and picture. A run that was cut short is not evaluated."""
-        self.agent.save_policy_net(self.path / "models" / "final_actor")
-        self.agent.save_value_net(self.path / "models" / "final_critic")
+    def _finish(self, keeper: Keeper, state: ProgramState, history: History, interrupt: Interrupt) -> dict[str, Any]:
+        """Checkpoint, models, final evaluation, summary and picture. A run that was cut short is not evaluated."""
         reason = history.stop_reason or "interrupted"
-        complete = reason not in ("interrupted", "failed")
+        keeper.finish(state, history)
+        stopped = lambda: interrupt.signal is not None  # noqa: E731
+        played = self._final_evaluation(stopped) if reason not in ("interrupted", "failed") else None
+        if self.config.eval.frequency:
+            keeper.keep_if_best(state, history, played["return_mean"] if played else None)
+        else:
+            keeper.keep_if_best(state, history, history.recent_return)
         result = {
             "env": self.config.env.id,
             "seed": self.config.seed,
             "algorithm": "PPO",
             **history.summary(),
             "stop_reason": reason,
-            "final_eval": self._final_evaluation() if complete else None,
+            "final_eval": played,
             "versions": versions(),
         }
-        store.finish(result)
-        plot_learning_curve(self.path)
+        keeper.write(lambda: keeper.store.finish(result))
+        if not interrupt.impatient:
+            keeper.write(lambda: plot_learning_curve(self.path))
         return result
-
-
-def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
-    """The training program for an environment of either kind."""
-    if isinstance(source, envs.HostSource):
-        return HostProgram(source, agent.policy, config)
-    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
-    return CompiledProgram(lanes, agent.policy, config)
-
-
-def resolve(
-    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool, keywords: Mapping[str, Any]
-) -> Config:
-    """The configuration of a run from everything a user may give."""
-    base = config if isinstance(config, Config) else None
-    given: settings.Values = {}
-    if isinstance(config, str | Path):
-        given = settings.from_file(Path(config))
-    elif base is None and config is not None:
-        given = settings.from_mapping(config, "config")
-    keyed = settings.from_keywords(keywords)
-    if env is not None:
-        keyed["env.id"] = env if isinstance(env, str) else env.spec.id
-    env_id = (given | keyed).get("env.id", (base or Config()).env.id)
-    tuned = find_preset(env_id) if preset and base is None else {}
-    return settings.build(tuned, given, keyed, base=base)
-
-
-def check_spaces(agent: PPOAgent, spec: envs.EnvSpec) -> None:
-    """Refuse an agent that was made for another environment."""
-    for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(agent.policy, name), getattr(spec, name)
-        if ours != theirs:
-            raise UserError(f"The agent's {name} is {ours}; {spec.id} has {theirs}.")

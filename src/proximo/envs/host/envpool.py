@@ -130,6 +130,12 @@ class EnvPoolLanes:
         self._read(batch)
         return self._parts[batch]
 
+    def get_states(self) -> list[bytes | None]:
+        return [None] * self.num_lanes  # EnvPool does not show them
+
+    def set_states(self, states: list[bytes]) -> bool:
+        return False
+
     def close(self) -> None:
         for pool in self._pools:
             pool.close()

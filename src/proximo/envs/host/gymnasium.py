@@ -29,6 +29,7 @@ PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 MASK = "action_mask"
+PICTURES = "rgb_array"
 PROBE_SECONDS, PROBE_STEPS = 0.2, 500
 # A step that is mostly waiting gains from a process per environment, whatever the number of cores.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
@@ -60,22 +61,22 @@ def make(name: str) -> GymnasiumSource:
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
     factory = partial(make_atari if name.startswith("ALE/") else make_registered, name)
-    return GymnasiumSource(factory, name)
+    return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
 
 
-def make_registered(name: str) -> gymnasium.Env:
+def make_registered(name: str, **options: Any) -> gymnasium.Env:
     # Its checker asks at every step what lanes ask better.
-    return gymnasium.make(name, disable_env_checker=True)
+    return gymnasium.make(name, disable_env_checker=True, **options)
 
 
-def make_atari(name: str) -> gymnasium.Env:
+def make_atari(name: str, **options: Any) -> gymnasium.Env:
     """The standard preprocessing: up to 30 no-ops at the start, every fourth frame (the maximum of the last two),
     84 x 84 in grey, the last four frames. Episodes are whole games and rewards are not clipped, so that returns are
     scores; `normalize.clip_rewards` clips them for learning."""
     importlib.import_module("ale_py")  # registers the games: in a worker process nobody has yet
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-    env = gymnasium.make(name, frameskip=1, disable_env_checker=True)
+    env = gymnasium.make(name, frameskip=1, disable_env_checker=True, **options)
     return FrameStackObservation(AtariPreprocessing(env), 4)
 
 
@@ -107,8 +108,9 @@ def wrap(env: Any) -> GymnasiumSource:
 class GymnasiumSource:
     """Lanes of a Gymnasium environment. One is made here at once, to see what it is like."""
 
-    def __init__(self, factory: Callable[[], Any], env_id: str | None):
+    def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
         self.factory = factory
+        self._drawing = drawing
         self.notices: list[str] = []
         self._step_seconds: tuple[float, float] | None = None
         self._env_id = env_id
@@ -144,6 +146,21 @@ class GymnasiumSource:
         pool.notices += self.notices
         self.notices = []
         return pool
+
+    def rendering(self) -> gymnasium.Env:
+        """One environment whose `render()` gives pictures. A user's factory, or object, must see to that itself."""
+        env = self._made()
+        modes = env.metadata.get("render_modes") or []
+        if self._drawing is not None and PICTURES in modes:
+            env.close()
+            env = _made(self._drawing, self._env_id)
+        if env.render_mode != PICTURES:
+            env.close()
+            raise UserError(
+                f"{self.spec.id} cannot be drawn: it was made with render_mode={env.render_mode}, not {PICTURES}; "
+                f'its metadata["render_modes"] has {", ".join(map(str, modes)) or "none"}.'
+            )
+        return env
 
     def _made(self) -> gymnasium.Env:
         return _made(self.factory, self._env_id)

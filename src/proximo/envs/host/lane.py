@@ -9,7 +9,6 @@ import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from types import TracebackType
 from typing import Any
 
@@ -18,10 +17,12 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from proximo.envs.host.buffers import UNSAID, Buffers
 from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, read_mask
+from proximo.envs.host.state import capture, decode, encode, restore
 from proximo.envs.spec import EnvSpec
 from proximo.spaces import leaves, to_mask
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
+STATE_ASKED = "when its state was asked for or given back"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,29 @@ class Lane:
         buffers.valid[index] = False
         self._flagged = True
 
+    def get_state(self) -> bytes | None:
+        """Where the environment and the lane's counts are; None if the environment cannot be restored."""
+        self.where = "state"
+        state = None if self.env is None else capture(self.env)
+        return None if state is None else encode([state, self.length, self.total, self.restarts, self.seed])
+
+    def set_state(self, state: bytes | None) -> bool:
+        """Go back to a state after a reset; whether that worked. None: give up the environment for a new one."""
+        self.where = "state"
+        try:
+            if state is not None and self.env is not None:
+                inner, *counts = decode(state)
+                if type(inner) is not bytes or [type(count) for count in counts] != [int] * 4:
+                    raise ValueError("this is no state of a lane")
+                restore(self.env, inner)
+                self.length, self.total, self.restarts, self.seed = counts
+                self._flagged = True  # what the flags say is of the reset
+                return True
+        except (ValueError, TypeError):
+            pass
+        self.close()
+        return False
+
     def close(self) -> None:
         """Close the environment; what goes wrong in that concerns nobody any more."""
         env, self.env = self.env, None
@@ -166,6 +190,7 @@ class Lane:
             "start": "when it was made",
             "reset": f"at a reset after {self.total:,} steps",
             "step": f"at step {self.total:,} (step {self.length:,} of its episode)",
+            "state": STATE_ASKED,
         }[self.where]
         if isinstance(error, Misbehaved):
             return Fault(self.index, where, str(error))
@@ -230,53 +255,3 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     while trace and trace.tb_next and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
     return trace
-
-
-class Crew:
-    """Lanes that one process steps one after the other, and the faults among them."""
-
-    def __init__(self, lanes: list[Lane], buffers: Buffers, report: Callable[[Fault], None]):
-        self.lanes = lanes
-        self._report = report
-        numbers = [lane.index for lane in lanes]
-        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-        # All lanes are watched at a glance. A product with itself is finite only if every number is.
-        self._watched = [
-            array[numbers[0] : numbers[-1] + 1 : step] for array in buffers.obs if numbers and array.dtype.kind == "f"
-        ]
-        self._flat = [view.reshape(-1) for view in self._watched if view.flags.c_contiguous]
-        self._scattered = [view for view in self._watched if not view.flags.c_contiguous]
-
-    def do(self, act: Callable[[Lane], None]) -> None:
-        """Do `act` for each lane; one that fails is reported, and started anew as often as that is allowed.
-
-        When it is not, the run is over: the other lanes are not asked, which may take their time to fail too.
-        """
-        for lane in self.lanes:
-            try:
-                act(lane)
-            except (Exception, SystemExit) as error:
-                if not self._recover(lane, error):
-                    return
-        if not self._finite():
-            for lane in self.lanes:
-                try:
-                    lane.check()
-                except Misbehaved as error:
-                    self._recover(lane, error)
-
-    def _finite(self) -> bool:
-        return all(isfinite(flat.dot(flat)) for flat in self._flat) and all(
-            np.isfinite(view).all() for view in self._scattered
-        )
-
-    def _recover(self, lane: Lane, error: BaseException) -> bool:
-        self._report(lane.fault(error))
-        while lane.restarts < lane.options.max_restarts:
-            try:
-                lane.recover()
-                lane.check()
-                return True
-            except (Exception, SystemExit) as again:
-                self._report(lane.fault(again))
-        return False

@@ -15,7 +15,9 @@ import numpy as np
 from proximo.config import EnvConfig
 from proximo.envs.api import Batch, Timestep, Tree, lanes_of
 from proximo.envs.host.buffers import Buffers, Layout, as_tree, private_memory
-from proximo.envs.host.lane import Crew, Fault, Lane, LaneOptions
+from proximo.envs.host.crew import Crew
+from proximo.envs.host.lane import Fault, Lane, LaneOptions
+from proximo.envs.host.trial import SECONDS, obstacle
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
@@ -31,6 +33,11 @@ class Engine(Protocol):
     def begin(self, command: int) -> None: ...
 
     def finish(self, command: int) -> list[Fault]: ...
+
+    def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
+        """Give lanes the states that `given` has for them, and ask for those of the others: what `Lane.set_state` and
+        `Lane.get_state` answer, without the lanes that failed, and what went wrong."""
+        ...
 
     def close(self) -> None: ...
 
@@ -57,6 +64,7 @@ class AsyncEnvPool:
         """What the user should know, in sentences; whoever shows them takes them away."""
         self._restarts = 0
         self._env = env
+        self._factory, self._mask_source = factory, mask_source
         groups = split_groups(num_envs, env.groups)
         options = LaneOptions(
             spec=spec,
@@ -105,6 +113,34 @@ class AsyncEnvPool:
         if faults:
             self._judge(faults)
         return self._parts[batch]
+
+    def get_states(self) -> list[bytes | None]:
+        answers, faults = self._engine.exchange_states({})
+        self._judge(faults)
+        return [answers.get(lane) for lane in range(self.num_lanes)]
+
+    def set_states(self, states: list[bytes]) -> bool:
+        fitting = len(states) == self.num_lanes and all(type(state) is bytes for state in states)
+        why_not = self._obstacle() if fitting else "there is not a state for each of its lanes"
+        if why_not is None:
+            answers, faults = self._engine.exchange_states(dict(enumerate(states)))
+            self._judge(faults)
+            if all(answers.get(lane) is True for lane in range(self.num_lanes)):
+                return True
+            self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_lanes)))[1])
+            self.reset(int(self._buffers.seed[0]))
+            why_not = "it does not take back its state"
+        self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
+        return False
+
+    def _obstacle(self) -> str | None:
+        """Why environments like these cannot be restored; found out in this process, and not for ever."""
+        alarm = Alarm(self._env.timeout + SECONDS)
+        try:
+            with alarm:
+                return obstacle(self._factory, self._mask_source)
+        finally:
+            alarm.close()
 
     def close(self) -> None:
         self._engine.close()
@@ -157,6 +193,17 @@ class Here:
     def _step(self, lane: Lane) -> None:
         self._alarm.since = monotonic()  # each lane has the time to itself
         lane.step()
+
+    def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
+        answers: dict[int, Any] = {}
+
+        def act(lane: Lane) -> None:
+            self._alarm.since = monotonic()
+            answers[lane.index] = lane.set_state(given[lane.index]) if lane.index in given else lane.get_state()
+
+        with self._alarm:
+            self._crew.ask(act)
+        return answers, self.finish(0)
 
     def _reset(self, lane: Lane) -> None:
         self._alarm.since = monotonic()

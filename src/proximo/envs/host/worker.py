@@ -13,7 +13,9 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.lane import Crew, Fault, Lane
+from proximo.envs.host.crew import Crew
+from proximo.envs.host.lane import Fault, Lane
+from proximo.envs.host.requests import read_request
 
 SPIN_SECONDS = 500e-6
 """How long to look for what comes next before going to sleep: waking up takes longer than a step of CartPole."""
@@ -30,9 +32,10 @@ def serve(
 ) -> None:
     """Obey `commands` until the other end is closed.
 
-    A command is one byte: the group to step, or, beyond the last group, a reset. When it is done, two bytes go to
-    the command's pipe in `signals`: this worker's number, and whether all went well; what did not was sent back
-    through `commands` before. Arrays only travel through `memory`.
+    A command is one byte: the group to step, or, beyond the last group, a reset, and beyond that, a request for states
+    that follows. When it is done, two bytes go to the command's pipe in `signals`: this worker's number, and whether
+    all went well; what did not, and states, were sent back through `commands` before. Arrays only travel through
+    `memory`.
     """
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)  # the trainer decides when it is over
@@ -75,6 +78,7 @@ class Worker:
         self.number = number
         self._buffers = buffers
         self._job = job
+        self._num_groups = len(job[1])
         self._reports = reports
         self._well = True
         self._crews: list[Crew] = []  # by group
@@ -82,6 +86,7 @@ class Worker:
     def obey(self, command: int) -> bool:
         """Do as told; whether all went well."""
         self._well = True
+        request = read_request(self._reports.fileno()) if command > self._num_groups else None
         try:
             if not self._crews:
                 self._open()
@@ -89,6 +94,9 @@ class Worker:
             # What describes the environments could not be read here, so there is no lane yet to say it.
             self._report(Fault(-1, "when its process started", f"{type(error).__name__}: {error}"))
             return False
+        if request is not None:
+            self._exchange_states(request)
+            return self._well
         for crew in self._crews if command == len(self._crews) else [self._crews[command]]:
             crew.do(self._reset if command == len(self._crews) else self._step)
         return self._well
@@ -107,6 +115,17 @@ class Worker:
             lane.seed = int(self._buffers.seed[0]) + lane.index
             lane.restarts = max(failures - 1, 0)
         self._crews = [Crew(group, self._buffers, self._report) for group in lanes]
+
+    def _exchange_states(self, request: dict[int, Any]) -> None:
+        """Give back the states that it has for lanes; send that of the others."""
+
+        def act(lane: Lane) -> None:
+            self._turn_to(lane)
+            answer = lane.set_state(request[lane.index]) if lane.index in request else lane.get_state()
+            self._reports.send((lane.index, answer))
+
+        for crew in self._crews:
+            crew.ask(act)
 
     def _step(self, lane: Lane) -> None:
         self._turn_to(lane)

@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import ALIGNMENT, Buffers, Layout
-from proximo.envs.host.lane import Fault, LaneOptions
+from proximo.envs.host.lane import STATE_ASKED, Fault, LaneOptions
+from proximo.envs.host.requests import send_request
 from proximo.envs.host.worker import SPIN_SECONDS, serve
 from proximo.errors import UserError
 
@@ -29,7 +30,8 @@ COMMANDS = [bytes([number]) for number in range(256)]
 class Workers:
     """`layout.num_workers` processes that step the lanes; lane i belongs to worker i modulo their number.
 
-    Commands are the groups' numbers, and the number of groups for a reset, as `worker.serve` has it.
+    Commands are the groups' numbers, the number of groups for a reset, and the next one for states, as `worker.serve`
+    has it.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Workers:
         self._asked, self._done = self.buffers.asked.data, self.buffers.done.data
         self._shares = [[[lane for lane in group if lane % len(workers) == w] for group in groups] for w in workers]
         self._group = {lane: g for g, group in enumerate(groups) for lane in group}
-        self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))] + [list(workers)]
+        self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))]
+        self._reset, self._states = len(groups), len(groups) + 1
+        self._called += [list(workers), list(workers)]
         self._lifeline, self._lifeline_end = _pipe(self._context)
         self._signals = [_pipe(self._context) for _ in self._called]
         self._readers = [reader.fileno() for reader, _ in self._signals]
@@ -66,6 +70,8 @@ class Workers:
         self._polls = [select.poll() for _ in self._called]
         for poll, (reader, _) in zip(self._polls, self._signals, strict=True):
             poll.register(reader, select.POLLIN)
+        self._requests: dict[int, dict[int, Any]] = {}  # for each worker, what goes with a command about states
+        self._answers: dict[int, Any] = {}  # and what came back, for each lane
         self._pending: list[dict[int, float]] = [{} for _ in self._called]  # worker: since when
         _open_workers.add(self)
         with _quiet_start(start_method):
@@ -75,12 +81,26 @@ class Workers:
     def begin(self, command: int) -> None:
         """Tell the workers; their answers are waited for by `finish`."""
         now = time.monotonic()
-        if command == len(self._begun) - 1:
+        if command == self._reset:
             self._begun = [0] * len(self._begun)
         self._begun[command] += 1
         for worker in self._called[command]:
             self._pending[command][worker] = now
             self._tell(worker, command)
+
+    def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
+        """Give lanes the states that `given` has for them, and ask for those of the others: what `Lane.set_state` and
+        `Lane.get_state` answer, without the lanes that failed, and what went wrong."""
+        shares = [{lane for share in shares for lane in share} for shares in self._shares]
+        self._requests = {w: {lane: given[lane] for lane in shares[w] & given.keys()} for w in self._processes}
+        self._answers = {}
+        self.begin(self._states)
+        for worker in self._processes:
+            self._send_request(worker)
+        faults = self.finish(self._states)
+        for worker in self._processes:
+            faults += self._reports(worker)
+        return self._answers, faults
 
     def finish(self, command: int) -> list[Fault]:
         """Wait until the command is done; what went wrong. A process that died or hangs is replaced."""
@@ -170,11 +190,20 @@ class Workers:
             os.write(self._fds[worker], COMMANDS[command])
         self._asked[worker] = self._wanted[command][worker] = self._asked[worker] + 1
 
+    def _send_request(self, worker: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            send_request(self._fds[worker], self._requests[worker], self._timeout)
+
     def _reports(self, worker: int) -> list[Fault]:
+        """Take in what a worker sent: faults, and answers about states."""
         found = []
         with contextlib.suppress(EOFError, OSError):
             while self._commands[worker].poll():
-                found.append(self._commands[worker].recv())
+                message = self._commands[worker].recv()
+                if isinstance(message, Fault):
+                    found.append(message)
+                else:
+                    self._answers[message[0]] = message[1]
         self._failures[worker] += len(found)
         return found
 
@@ -192,7 +221,10 @@ class Workers:
         first = next(lane for share in self._shares[worker] for lane in share)
         lane = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else first
         step = f"at step {self._begun[self._group[lane]]:,}"
-        where = "when it was made or reset" if worker in self._pending[-1] else step
+        if worker in self._pending[self._reset]:
+            where = "when it was made or reset"
+        else:
+            where = STATE_ASKED if worker in self._pending[self._states] else step
         if not died:
             return Fault(lane, where, f"it did not answer within {self._timeout:g} s (env.timeout)")
         code = process.exitcode or 0
@@ -211,6 +243,9 @@ class Workers:
             if worker in pending:
                 pending[worker] = now
                 self._tell(worker, command)
+        if worker in self._pending[self._states]:
+            self._requests[worker] = {}  # its lanes are lost: there is nothing to give states to
+            self._send_request(worker)
 
 
 def num_cores() -> int:

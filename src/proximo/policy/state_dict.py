@@ -1,0 +1,30 @@
+"""A policy's arrays for PyTorch: a state dict, with PyTorch's names and layout. Proximo never reads one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proximo.errors import UserError
+from proximo.files import write_atomically
+from proximo.tensors import named
+
+
+def write_state_dict(path: Path, params: Any, obs_stats: Any) -> None:
+    """Write `actor.Dense_0.weight` [out, in], `actor.Dense_0.bias`, ... and, with normalisation, `obs_stats.*.mean`."""
+    try:
+        import torch  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise UserError(f"Writing {path.name} needs PyTorch; pip install torch, or use a .safetensors path.") from None
+    state = {
+        name.replace("/", "."): torch.from_numpy(np.array(array))
+        for name, array in named(params | ({} if obs_stats is None else {"obs_stats": obs_stats})).items()
+    }
+    for name in [name for name in state if name.endswith(".kernel")]:
+        state[f"{name.removesuffix('kernel')}weight"] = state.pop(name).T.contiguous()
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_atomically(path, content.getvalue())

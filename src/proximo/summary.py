@@ -1,0 +1,70 @@
+"""What evaluated episodes amount to, with 95 % confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+LEVEL = 0.95
+QUANTILE = (1 + LEVEL) / 2
+Interval = tuple[float, float] | tuple[None, None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns, lengths and successes of evaluated episodes."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    successes: np.ndarray  # bool
+
+    def summary(self) -> dict[str, float | int | None]:
+        """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no
+        finite number is None."""
+        low, high = share_interval(int(self.successes.sum()), len(self.successes))
+        success = {"success_rate": float(self.successes.mean()), "success_low": low, "success_high": high}
+        numbers = described("return", self.returns) | described("length", self.lengths) | success
+        finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
+        return {"episodes": len(self.returns), **finite}
+
+
+def described(name: str, values: np.ndarray) -> dict[str, float | None]:
+    """Mean, deviation, extremes and the mean's interval, each under `name`."""
+    low, high = mean_interval(values)
+    return {
+        f"{name}_mean": float(values.mean()),
+        f"{name}_std": float(values.std()),
+        f"{name}_min": float(values.min()),
+        f"{name}_max": float(values.max()),
+        f"{name}_low": low,
+        f"{name}_high": high,
+    }
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """Student's interval of the mean, m -+ t(n - 1) s / sqrt(n); nothing is known from fewer than two values."""
+    from scipy import special  # on demand, and not scipy.stats: that one takes a second to load
+
+    n = len(values)
+    if n < 2:
+        return None, None
+    mean = float(values.mean())
+    half = float(special.stdtrit(n - 1, QUANTILE)) * float(values.std(ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def share_interval(count: int, n: int) -> Interval:
+    """Wilson's interval of a share p = count / n, which stays within 0 and 1 and holds for few trials too:
+
+    (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+    """
+    if n < 1:
+        return None, None
+    z = NormalDist().inv_cdf(QUANTILE)
+    p, weight = count / n, z * z / n
+    centre, half = p + weight / 2, z * math.sqrt(p * (1 - p) / n + weight / (4 * n))
+    # At the ends the two cancel, and rounding must not lead outside.
+    return max(0.0, (centre - half) / (1 + weight)), min(1.0, (centre + half) / (1 + weight))

@@ -1,0 +1,90 @@
+"""From what a user gives to what a trainer needs: the settings, the program, and where a run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proximo import envs, settings
+from proximo.config import Config
+from proximo.envs.compiled.lanes import Lanes
+from proximo.errors import UserError
+from proximo.policy.agent import PPOAgent
+from proximo.presets import find_preset
+from proximo.train.checkpoint import Checkpoint, load_newest
+from proximo.train.history import History
+from proximo.train.host_program import HostProgram
+from proximo.train.program import CompiledProgram, Program
+
+
+def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
+    """The training program for an environment of either kind."""
+    if isinstance(source, envs.HostSource):
+        return HostProgram(source, agent.policy, config)
+    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
+    return CompiledProgram(lanes, agent.policy, config)
+
+
+def resolve(
+    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool, keywords: Mapping[str, Any]
+) -> Config:
+    """The configuration of a run from everything a user may give."""
+    base = config if isinstance(config, Config) else None
+    given: settings.Values = {}
+    if isinstance(config, str | Path):
+        given = settings.from_file(Path(config))
+    elif base is None and config is not None:
+        given = settings.from_mapping(config, "config")
+    keyed = settings.from_keywords(keywords)
+    if env is not None:
+        keyed["env.id"] = env if isinstance(env, str) else env.spec.id
+    env_id = (given | keyed).get("env.id", (base or Config()).env.id)
+    tuned = find_preset(env_id) if preset and base is None else {}
+    return settings.build(tuned, given, keyed, base=base)
+
+
+def check_spaces(agent: PPOAgent, spec: envs.EnvSpec) -> None:
+    """Refuse an agent that was made for another environment."""
+    for name in ("observation_space", "action_space"):
+        ours, theirs = getattr(agent.policy, name), getattr(spec, name)
+        if ours != theirs:
+            raise UserError(f"The agent's {name} is {ours}; {spec.id} has {theirs}.")
+
+
+def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
+    """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is not the folder of a run: it has no config.yaml.")
+    saved, trouble = load_newest(run)
+    if saved is None:
+        raise UserError(f"{run} has no checkpoint to resume from. {' '.join(trouble)}".rstrip())
+    if not (saved.by_id or has_env):
+        raise UserError(
+            f"{run} was trained on an environment that was handed in as a Python object; hand it in again, with "
+            f"PPOTrainer.resume(run, env)."
+        )
+    return saved, trouble
+
+
+def is_complete(run: Path, history: History) -> bool:
+    """Whether a run has reached its end, and everything was written that is written then."""
+    try:
+        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        return history.stop_reason is not None and result["total_steps"] == history.steps
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def extended(config: Config, history: Mapping[str, Any], steps: int) -> Config:
+    """Settings that train `steps` more than `history` has made; other budgets that are used up are lifted."""
+    if steps < 1:
+        raise UserError(f"Training on takes at least 1 step more, not {steps}.")
+    train = config.train
+    if train.max_episodes is not None and history["episodes"] >= train.max_episodes:
+        train = dataclasses.replace(train, max_episodes=None)
+    if train.max_seconds is not None and history["elapsed_seconds"] >= train.max_seconds:
+        train = dataclasses.replace(train, max_seconds=None)
+    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=history["steps"] + steps))

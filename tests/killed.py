@@ -1,0 +1,85 @@
+"""A run that is killed again and again, and resumed each time; and what must then be the same as if it never was."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from proximo import PPOTrainer, tensors
+from proximo.train import checkpoint
+
+SETTINGS = dict(
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    epochs_per_update=2,
+    hidden_sizes=[16],
+    eval_frequency=7,
+    eval_episodes=3,
+    every_seconds=0.05,
+    num_checkpoints=3,
+    normalize_observations=True,
+    normalize_rewards=True,
+    learning_rate_schedule="linear",
+)
+
+
+def train_on(make_env, path, settings):
+    """Start the run, or go on with it."""
+    if (path / "config.yaml").exists():
+        PPOTrainer.resume(path, make_env()).train()
+    else:
+        PPOTrainer(make_env(), out=path, preset=False, **(SETTINGS | settings)).train()
+
+
+def kill_at_random_moments(make_env, path, settings, kills, seed=0):
+    """Every other time a while after the start of the process, the other times a while after training goes on."""
+    moments = random.Random(seed)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["killed"])
+    rows = path / "metrics.jsonl"
+    for kill in range(kills):
+        process = context.Process(target=train_on, args=(make_env, path, settings))
+        size = rows.stat().st_size if rows.exists() else 0
+        process.start()
+        if kill % 2:
+            while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.3))
+        else:
+            time.sleep(moments.uniform(0, 2.5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"
+    train_on(make_env, path, settings)
+
+
+def lines(run):
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+def without_times(record):
+    return {name: value for name, value in record.items() if not name.startswith("time/")}
+
+
+def assert_same_run(one: Path, other: Path):
+    """Rows, policies, and the whole state at the end, to the bit; times apart."""
+    rows = [[without_times(json.loads(line)) for line in lines(run)] for run in (one, other)]
+    assert rows[0] == rows[1]
+    assert [row["update"] for row in rows[0]] == list(range(1, len(rows[0]) + 1))
+    models = [sorted(file.name for file in (run / "models").iterdir()) for run in (one, other)]
+    assert models[0] == models[1]
+    for name in models[0]:
+        assert (one / "models" / name).read_bytes() == (other / "models" / name).read_bytes(), name
+    states = [tensors.read(checkpoint.newest(run), "checkpoint")[0] for run in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[0].items():
+        assert array.tobytes() == states[1][name].tobytes(), name
+    results = [json.loads((run / "result.json").read_text()) for run in (one, other)]
+    for result in results:
+        for name in ("wall_seconds", "steps_per_second", "resumed"):
+            del result[name]
+    assert results[0] == results[1]
