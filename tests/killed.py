@@ -19,7 +19,7 @@ SETTINGS = dict(
     hidden_sizes=[16],
     eval_frequency=7,
     eval_episodes=3,
-    every_seconds=0.05,
+    every_steps=128,
     num_checkpoints=3,
     normalize_observations=True,
     normalize_rewards=True,
@@ -48,9 +48,9 @@ def kill_at_random_moments(make_env, path, settings, kills, seed=0):
         if kill % 2:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
-            time.sleep(moments.uniform(0, 0.3))
+            time.sleep(moments.uniform(0, 0.25))
         else:
-            time.sleep(moments.uniform(0, 2.5))
+            time.sleep(moments.uniform(0, 2))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import EnvSpec, Transition
+from proximo.track.console import Console
 
 UNIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
@@ -163,3 +164,13 @@ class Counter(Probe):
     def step(self, key, state, action):
         clock = state[0] + 1
         return (clock, state[1]), Transition(obs=self.observe(clock, state[1]), reward=clock.astype(jnp.float32))
+
+
+class Notes(Console):
+    """A console that remembers what it was told."""
+
+    def __init__(self):
+        self.said = []
+
+    def note(self, sentence):
+        self.said.append(sentence)

@@ -1,20 +1,44 @@
 """Nothing is lost: runs that are stopped in any way go on as if they had not been."""
 
+import errno
 import json
+import os
+import shutil
+import signal
+import tempfile
 
+import gymnasium
+import jax
+import numpy as np
 import pytest
 
+import probes
 import stateful
-from killed import SETTINGS, assert_same_run, kill_at_random_moments
-from proximo import PPOTrainer
+from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines
+from proximo import PPOAgent, PPOTrainer, files
+from proximo.config import MAX_SEED
+from proximo.errors import EnvError, TrainingError, UserError
+from proximo.seeding import resumed_seed
+from proximo.track.store import RunStore
+from proximo.train import checkpoint
+
+SHORT = SETTINGS | {"total_timesteps": 64 * 20, "workers": 0}
 
 
 def compiled():
     return "gymnax/CartPole-v1"
 
 
+class Hooked(stateful.Hooked):
+    """Forgets everything at a reset: what outlives one is nobody's to restore in an evaluation."""
+
+    def reset(self, **options):
+        self.total = 0.0
+        return super().reset(**options)
+
+
 def hooked():
-    return stateful.Hooked
+    return Hooked
 
 
 def registered():
@@ -24,7 +48,7 @@ def registered():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make_env", "updates", "workers"),
-    [(compiled, 2400, 0), (hooked, 300, 2), (registered, 300, 0)],
+    [(compiled, 300, 0), (hooked, 200, 2), (registered, 150, 0)],
     ids=["compiled", "hook and workers", "attributes"],
 )
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(make_env, updates, workers, tmp_path):
@@ -35,3 +59,313 @@ def test_a_run_killed_twenty_times_ends_with_the_same_bits(make_env, updates, wo
     resumed = json.loads((tmp_path / "killed" / "result.json").read_text())["resumed"]
     assert len(resumed) >= 10
     assert all(part["exact"] for part in resumed)
+
+
+def trainer(path, env="gymnax/CartPole-v1", **keywords):
+    return PPOTrainer(env, out=path, preset=False, console=probes.Notes(), **(SHORT | keywords))
+
+
+def resume(path, env=None, **options):
+    return PPOTrainer.resume(path, env, console=probes.Notes(), **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    trainer(path).train()
+    return path
+
+
+def at_update(number, act):
+    return lambda metrics: act() if metrics["update"] == number else None
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+# What stops a run
+
+
+@pytest.mark.parametrize("update", [5, 7, 14])
+def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
+    path = tmp_path / "run"
+    result = trainer(path).train(callback=at_update(update, interrupt))
+    assert (result["stop_reason"], result["updates"]) == ("interrupted", update)
+    again = resume(path)
+    assert again.train()["resumed"] == [{"step": 64 * update, "exact": True}]
+    assert_same_run(whole, path)
+    with pytest.raises(UserError, match="already holds something"):
+        again.train()
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    one = trainer(path)
+    evaluate = one._evaluation
+    monkeypatch.setattr(one, "_evaluation", lambda *args: interrupt() or evaluate(*args))
+    assert one.train()["updates"] == 7
+    assert len(lines(path)) == 6  # the seventh row waits for its evaluation
+    resume(path).train()
+    assert_same_run(whole, path)
+
+
+def test_a_second_interrupt_ends_the_run_at_once(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    one = trainer(path)
+    evaluate = one._evaluation
+    monkeypatch.setattr(one, "_evaluation", lambda *args: [interrupt(), interrupt()] and evaluate(*args))
+    with pytest.raises(KeyboardInterrupt):
+        one.train()
+    resume(path).train()
+    assert_same_run(whole, path)
+
+
+def test_a_callback_that_raises_can_be_mended(whole, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError):
+        trainer(path).train(callback=at_update(9, lambda: 1 / 0))
+    resume(path).train()
+    assert_same_run(whole, path)
+
+
+def test_a_run_that_died_at_its_very_end_is_completed(whole, copy):
+    (copy / "result.json").unlink()
+    shutil.rmtree(copy / "models")
+    shutil.rmtree(copy / "plots")
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 21, "st')
+    resume(copy).train()
+    assert sorted(file.name for file in (copy / "models").iterdir()) == [
+        "best_return_pi_ckpt.safetensors",
+        "final_actor.safetensors",
+        "final_critic.safetensors",
+    ]
+    assert lines(copy) == lines(whole)
+    final = [run / "models" / "final_actor.safetensors" for run in (whole, copy)]
+    assert final[0].read_bytes() == final[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_failed_environment_can_be_mended_and_gone_on_with(tmp_path):
+    """The trainer cannot know where the environments of a broken rollout stood: they start anew, and it is said."""
+
+    class Breaks(gymnasium.Wrapper):
+        steps = 0
+
+        def step(self, action):
+            Breaks.steps += 1
+            if Breaks.steps == 350:
+                raise RuntimeError("out of order")
+            return super().step(action)
+
+    def make():
+        return Breaks(gymnasium.make("CartPole-v1"))
+
+    path = tmp_path / "run"
+    with pytest.raises(EnvError, match=r"out of order.*proximo resume"):
+        trainer(path, make, eval_frequency=0).train()
+    with pytest.raises(UserError, match=r"PPOTrainer.resume\(run, env\)"):
+        resume(path)
+    again = resume(path, make)
+    result = again.train()
+    assert result["stop_reason"] == "budget"
+    assert result["total_steps"] == 64 * 20 == 64 * len(lines(path))
+    assert [part["exact"] for part in result["resumed"]] == [False]
+    assert any("new episodes begin, from another seed" in sentence for sentence in again.console.said)
+    assert resumed_seed(MAX_SEED, 1000) < 2**30
+
+
+# Going on
+
+
+def test_a_complete_run_goes_on_only_with_more_steps(copy):
+    with pytest.raises(UserError, match=r"complete \(budget\) after 1,280 steps; --steps N trains on"):
+        resume(copy).train()
+    with pytest.raises(UserError, match="at least 1 step more, not 0"):
+        resume(copy, steps=0)
+    result = resume(copy, steps=200).train()
+    assert (result["total_steps"], result["updates"]) == (1280 + 256, 24)
+    rows = [json.loads(line) for line in lines(copy)]
+    assert [row["update"] for row in rows] == list(range(1, 25))
+    # The learning rate falls to zero over the new total: 3e-4 * (1 - 23 / 24) in the last update.
+    assert rows[-1]["ppo/learning_rate"] == pytest.approx(3e-4 / 24, rel=1e-5)
+
+
+def test_a_reached_goal_does_not_end_what_is_asked_for_beyond_it(tmp_path):
+    path = tmp_path / "run"
+    goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1}
+    result = trainer(path, probes.OneStep(), **goal).train()
+    assert (result["stop_reason"], result["updates"]) == ("converged", 1)
+    with pytest.raises(UserError, match=r"complete \(converged\)"):
+        resume(path, probes.OneStep()).train()
+    result = resume(path, probes.OneStep(), steps=640).train()
+    assert (result["stop_reason"], result["updates"], result["converged"]) == ("budget", 11, True)
+
+
+def test_used_up_budgets_are_lifted(tmp_path):
+    path = tmp_path / "run"
+    assert trainer(path, probes.OneStep(), max_episodes=64).train()["updates"] == 1
+    assert resume(path, probes.OneStep(), steps=128).train()["updates"] == 3
+
+
+def test_the_policy_of_a_run_is_there_before_it_goes_on(whole):
+    one = resume(whole)
+    final = PPOAgent.load(whole / "models" / "final_actor.safetensors")
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    np.testing.assert_array_equal(one.agent.act(obs), final.act(obs))
+    assert one.evaluate(num_episodes=3)["avg_reward"] > 0
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(whole, copy):
+    newest = checkpoint.newest(copy)
+    newest.write_bytes(newest.read_bytes()[:-7])
+    again = resume(copy)
+    assert "The one before is used." in again.console.said[0]
+    assert again.train()["resumed"] == [{"step": 64 * 18, "exact": True}]
+    assert_same_run(whole, copy)
+    for file in (copy / "checkpoints").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(UserError, match="has no checkpoint to resume from"):
+        resume(copy)
+
+
+def test_what_is_no_run_is_refused(tmp_path, copy):
+    with pytest.raises(UserError, match="not the folder of a run"):
+        resume(tmp_path / "nothing")
+    rows = lines(copy)
+    (copy / "metrics.jsonl").write_text("\n".join(rows[:3]) + "\n")
+    with pytest.raises(UserError, match="has lost rows: 20 updates were made before"):
+        resume(copy, steps=64).train()
+
+
+def test_a_run_belongs_to_one_process(copy):
+    store = RunStore.reopen(copy, 20)
+    with pytest.raises(UserError, match="is being trained by another process"):
+        resume(copy, steps=64).train()
+    store.close()
+    assert resume(copy, steps=64).train()["updates"] == 21
+
+
+# What is kept
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(whole):
+    assert sorted(file.name for file in (whole / "checkpoints").iterdir()) == [
+        "best.safetensors",
+        "step_000000001024.safetensors",
+        "step_000000001152.safetensors",
+        "step_000000001280.safetensors",
+    ]
+    result = json.loads((whole / "result.json").read_text())
+    scores = {
+        row["step"]: row["eval/return_mean"] for row in map(json.loads, lines(whole)) if "eval/return_mean" in row
+    }
+    scores[1280] = result["final_eval"]["return_mean"]
+    best = max(scores, key=scores.get)
+    assert result["best_policy"] == {"step": best, "score": scores[best], "by": "evaluation"}
+    kept = checkpoint.load(whole / "checkpoints" / "best.safetensors")
+    assert kept.history["steps"] == best
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    saved = PPOAgent.load(whole / "models" / "best_return_pi_ckpt.safetensors")
+    np.testing.assert_array_equal(kept.policy().act(obs), saved.act(obs))
+
+
+def test_policies_are_kept_evenly(tmp_path):
+    """Three of 20 updates: after 7 (20 / 3 = 6.67), 13 and 20."""
+    seen = {}
+    one = trainer(tmp_path / "run", eval_frequency=0)
+
+    def note(metrics):
+        seen[metrics["update"]] = jax.tree.leaves(one.agent.params["actor"])[0]
+
+    one.train(callback=note)
+    for number, update in ((1, 7), (2, 13), (3, 20)):
+        kept = PPOAgent.load(tmp_path / "run" / "models" / f"pi_ckpt{number}.safetensors")
+        np.testing.assert_array_equal(jax.tree.leaves(kept.params["actor"])[0], seen[update])
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["best_policy"]["by"] == "training"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_evaluating_changes_nothing(env, tmp_path):
+    one = trainer(tmp_path / "with", env, eval_frequency=2)
+    other = trainer(tmp_path / "without", env, eval_frequency=0)
+    one.train()
+    other.train()
+    for a, b in zip(jax.tree.leaves(one.agent.params), jax.tree.leaves(other.agent.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# A disk that fails
+
+
+def test_a_full_disk_does_not_end_the_run(whole, tmp_path, monkeypatch):
+    """Full from update 5 to 11: it is said once, and in the end nothing is missing but what was due meanwhile."""
+    path = tmp_path / "run"
+    replace = os.replace
+    full = []
+
+    def failing(*args):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(*args)
+
+    monkeypatch.setattr(files.os, "replace", failing)
+    one = trainer(path)
+
+    def watch(metrics):
+        if metrics["update"] == 5:
+            full.append(True)
+        if metrics["update"] == 11:
+            full.clear()
+
+    one.train(callback=watch)
+    assert [said for said in one.console.said if "No space" in said] == [
+        f"Cannot write to {path}: No space left on device. Training goes on, and writing is tried again."
+    ]
+    assert not list(path.rglob("*.partial"))
+    assert not (path / "models" / "pi_ckpt1.safetensors").exists()  # due at update 7
+    (whole.parent / "copy").exists() or shutil.copytree(whole, whole.parent / "copy")
+    (whole.parent / "copy" / "models" / "pi_ckpt1.safetensors").unlink(missing_ok=True)
+    assert_same_run(whole.parent / "copy", path)
+
+
+def test_a_disk_that_stays_full_keeps_the_last_checkpoint(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    one = trainer(path)
+    write = files.os.replace
+
+    def failing(source, target):
+        if str(target).startswith(str(path)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(source, target)
+
+    with pytest.raises(TrainingError) as caught:
+        one.train(callback=at_update(9, lambda: monkeypatch.setattr(files.os, "replace", failing)))
+    assert "No space left on device. The last checkpoint there is of step 512." in str(caught.value)
+    elsewhere = str(caught.value).partition("What was trained is in ")[2].removesuffix(".")
+    assert PPOAgent.load(elsewhere).act(np.zeros(4)) == one.agent.act(np.zeros(4))
+    monkeypatch.undo()
+    resume(path).train()
+    assert_same_run(whole, path)
+
+
+def test_a_folder_that_vanishes(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(TrainingError, match=r"the folder of the run has vanished\. There is no checkpoint\. What was"):
+        trainer(path).train(callback=at_update(5, lambda: shutil.rmtree(path)))
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_made():
+    with pytest.raises(UserError, match="Cannot write the run to /proc/run"):
+        trainer("/proc/run").train()

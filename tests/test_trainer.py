@@ -204,12 +204,62 @@ class Poisoned(probes.Counter):
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
     one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0)
-    with pytest.raises(TrainingError, match=r"In update 3 the reward is not finite \(loss/\w+ = nan\), so training stopped"):
+    with pytest.raises(
+        TrainingError, match=r"In update 3 the reward is not finite \(loss/\w+ = nan\), so training stopped"
+    ):
         one.train()
     assert len(rows(tmp_path / "run")) == 2
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["stop_reason"], result["updates"]) == ("failed", 2)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
+
+
+class Sick(probes.Counter):
+    """Its observation is NaN in the 40th step of an episode alone."""
+
+    def observe(self, clock, number):
+        return super().observe(clock, number) + jnp.where(clock == 40, jnp.nan, 0.0).astype(jnp.float32)
+
+
+def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
+    """Episodes of 50 steps, rollouts of 16: the 40th is in the third rollout, and 50 steps later again, in the sixth
+    (step 90), the ninth (140), and not in the tenth."""
+    one = trainer(tmp_path / "run", env=Sick(), eval_frequency=0, on_nonfinite="skip", max_steps_per_episode=50)
+    one.console = probes.Notes()
+    result = one.train()
+    assert (result["stop_reason"], result["updates"], result["skipped_updates"]) == ("budget", 10, 3)
+    assert [row["skipped"] for row in rows(tmp_path / "run")] == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    norms = [row["ppo/parameter_norm"] for row in rows(tmp_path / "run")]
+    assert [update for update, norm in enumerate(norms, 1) if norm is None] == [3, 6, 9]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
+    assert "Update 3 was undone: loss/objective = nan (train.on_nonfinite=skip)." in one.console.said
+
+
+def test_a_run_that_does_not_recover_ends(tmp_path):
+    one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0, on_nonfinite="skip", total_timesteps=64 * 100)
+    with pytest.raises(TrainingError, match="In update 22 the reward is not finite"):
+        one.train()
+    assert len(rows(tmp_path / "run")) == 2 + 19
+
+
+def test_the_tensor_is_named_where_it_began(tmp_path):
+    with pytest.raises(TrainingError, match="In update 3 the observation is not finite"):
+        trainer(tmp_path / "run", env=Sick(), eval_frequency=0).train()
+    one = trainer(tmp_path / "other")
+    one.agent.params["critic"]["Dense_0"]["kernel"] *= np.float32(np.inf)
+    with pytest.raises(TrainingError, match="In update 1 the parameter before it, critic/Dense_0/kernel is not finite"):
+        one.train()
+
+
+@pytest.mark.slow
+def test_evaluations_can_decide(tmp_path):
+    """Each pays 1, in episodes of one step: three evaluations in a row, every second update."""
+    goal = {"target_reward": 1.0, "early_stopping_patience": 3, "eval_frequency": 2, "stop_on": "evaluation"}
+    result = trainer(tmp_path / "run", env=probes.OneStep(), **goal).train()
+    assert (result["stop_reason"], result["updates"], result["best_return"]) == ("converged", 6, 1.0)
+    assert result["final_return"] == 1.0
+    with pytest.raises(UserError, match=r"set eval\.frequency to 1 or more"):
+        trainer(tmp_path / "never", **(goal | {"eval_frequency": 0}))
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from proximo.files import write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]
+LONGEST = 300
+"""Letters of an error that may quote a file."""
 
 
 def named(tree: Tree) -> Tensors:
@@ -33,7 +35,8 @@ def filled(types: Tree, tensors: Tensors, path: Path) -> Tree:
     if wanted.keys() != tensors.keys():
         odd = min(wanted.keys() ^ tensors.keys())
         raise UserError(
-            f"{path} does not fit its own settings: the tensor {odd} is {'missing' if odd in wanted else 'unknown'}."
+            f"{path} does not fit its own settings: the tensor {in_words(odd)} is "
+            f"{'missing' if odd in wanted else 'unknown'}."
         )
     return jax.tree.unflatten(structure, [_leaf(leaf, tensors[name], name, path) for name, leaf in wanted.items()])
 
@@ -41,7 +44,7 @@ def filled(types: Tree, tensors: Tensors, path: Path) -> Tree:
 def write(path: Path, kind: str, tensors: Tensors, meta: dict[str, Any]) -> None:
     """Write a file of the given kind, such as "policy"; whole or not at all. The same content gives the same bytes."""
     ordered = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
-    header = {"format": _format(kind), "sha256": _digest(ordered, meta), "meta": meta}
+    header = {"format": _format(kind), "sha256": digest(ordered, json.dumps(meta)), "meta": meta}
     # One entry: safetensors writes several in any order.
     write_atomically(path, safetensors.numpy.save(ordered, {"proximo": json.dumps(header)}))
 
@@ -49,36 +52,54 @@ def write(path: Path, kind: str, tensors: Tensors, meta: dict[str, Any]) -> None
 def read(path: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
     """The arrays and the description in a file that `write` wrote; anything else is refused in words."""
     what = f"{path} cannot be read as a {kind}"
-    if not path.is_file():
-        raise UserError(f"{what}: {'it is not a file' if path.exists() else 'there is no such file'}.")
     try:
+        if not path.is_file():
+            raise UserError(f"{what}: {'it is not a file' if path.exists() else 'there is no such file'}.")
         with safetensors.safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get("proximo", "{}"))
-            if header.get("format") != _format(kind):
-                raise UserError(
-                    f"{what}: it holds {header.get('format', 'something else')}, and {_format(kind)} is expected."
-                )
+            text = (file.metadata() or {}).get("proximo", "{}")
+            header = json.loads(text)
+            given = header.get("format") if isinstance(header, dict) else None
+            if given != _format(kind):
+                holds = in_words(given) if isinstance(given, str) else "something else"
+                raise UserError(f"{what}: it holds {holds}, and {_format(kind)} is expected.")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        meta = header["meta"]
-        if not isinstance(meta, dict) or header["sha256"] != _digest(tensors, meta):
+        meta = header.get("meta")
+        # The same content, written otherwise, is no longer what was written.
+        whole = json.dumps(header) == text and _ends_plainly(path)
+        if not (whole and isinstance(meta, dict) and header.get("sha256") == digest(tensors, json.dumps(meta))):
             raise UserError(f"{what}: its checksum is wrong, so the file was damaged or changed.")
     except UserError:
         raise
     except Exception as error:  # whatever nonsense can lead to
-        raise UserError(f"{what}: {' '.join(str(error).split())[:200]}.") from None
+        raise UserError(f"{what}: {in_words(error)}.") from None
     return tensors, meta
+
+
+def in_words(error: object) -> str:
+    """What an error says, or a file, on one line that can be shown."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST])
+    return plain if len(text) <= LONGEST else f"{plain}…"
+
+
+def digest(tensors: Tensors, meta: str) -> str:
+    """The checksum of everything in a file: the names, types, shapes and contents of arrays, and the description."""
+    found = hashlib.sha256(meta.encode())
+    for name, array in tensors.items():
+        found.update(f"{name}:{array.dtype}:{array.shape}".encode())
+        found.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return found.hexdigest()
+
+
+def _ends_plainly(path: Path) -> bool:
+    """Whether nothing but spaces stands between the header and the data: no checksum covers them."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return file.read(size).rstrip(b" ").endswith(b"}")
 
 
 def _format(kind: str) -> str:
     return f"proximo-{kind}-1"
-
-
-def _digest(tensors: Tensors, meta: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(meta).encode())
-    for name, array in tensors.items():
-        digest.update(f"{name}:{array.dtype}:{array.shape}".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
-    return digest.hexdigest()
 
 
 def _name(path: Any) -> str:

@@ -23,6 +23,8 @@ from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
 
 Tree = Any
+NETWORKS = (["actor", "critic"], ["actor"], ["critic"])
+"""What a file may hold."""
 
 
 class PPOAgent:
@@ -92,17 +94,21 @@ class PPOAgent:
     def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path) -> PPOAgent:
         """The agent that `tensors` and `meta`, as `describe` made it, from the file `path` describe."""
         try:
-            networks = [str(name) for name in meta["networks"]]
+            networks = meta["networks"]
+            if networks not in NETWORKS:
+                raise UserError(f"It should hold an actor, a critic or both, not {networks}.")
             seen, done = (space_from_json(meta[name]) for name in ("observation_space", "action_space"))
-            config = settings.build(settings.from_mapping(meta["config"], str(path)))
+            config = settings.build(settings.from_mapping(meta["config"], "its settings"))
+            if len(config.network.hidden_sizes) > len(given):
+                raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
             policy = Policy(seen, done, config.network, config.normalize)
             # Shapes alone: nothing is made as large as a file says before the file turns out to be as large.
             params, stats = jax.eval_shape(lambda key: (policy.init(key), policy.initial_stats()), network_key(0))
             types = {"params": {name: params[name] for name in networks}, "obs_stats": stats}
         except UserError as error:
-            raise UserError(f"{path} cannot be used: {error}") from None
+            raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
         except Exception as error:  # whatever nonsense can lead to
-            raise UserError(f"{path} describes no policy ({type(error).__name__}: {error}).") from None
+            raise UserError(f"{path} describes no policy ({type(error).__name__}: {tensors.in_words(error)}).") from None
         parts = tensors.filled(types, given, path)
         return cls(seen, done, config, parts["params"], parts["obs_stats"])
 

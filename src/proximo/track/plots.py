@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+
+from proximo.files import write_atomically
 
 
 def plot_learning_curve(path: Path) -> None:
@@ -35,5 +38,6 @@ def plot_learning_curve(path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    (path / "plots").mkdir(exist_ok=True)
-    figure.savefig(path / "plots" / "learning_curve.png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_atomically(path / "plots" / "learning_curve.png", picture.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ from proximo.train.program import ProgramState
 FOLDER = "checkpoints"
 BEST = "best"
 KIND = "checkpoint"
+COUNTS = ("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_step", "streak")
+SECONDS = ("training_seconds", "elapsed_seconds", "wall_seconds")
+SCORES = ("best_score", "best_average")
+FLAGS = ("converged", "goal_counts")
+SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "time/steps_per_second")
+"""What the console makes of a row, besides its counters."""
 NAME = re.compile(r"step_(\d+)\.safetensors")
 
 
@@ -84,6 +91,14 @@ def prune(run: Path, keep: int) -> None:
         (run / FOLDER / f"{step_name(step)}.safetensors").unlink(missing_ok=True)
 
 
+def set_aside(run: Path, step: int) -> None:
+    """Rename those after `step`, which could not be read: they must not pass for the last ones."""
+    for later in steps(run):
+        if later > step:
+            file = run / FOLDER / f"{step_name(later)}.safetensors"
+            file.rename(file.with_suffix(".unreadable"))
+
+
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint; whatever is not one is refused in words."""
     held, meta = tensors.read(path, KIND)
@@ -92,16 +107,67 @@ def load(path: Path) -> Checkpoint:
         for name, array in held.items():
             part, _, key = name.partition("/")
             parts[part][key] = array
-        config = settings.build(settings.from_mapping(meta["config"], str(path)))
-        lanes = None if meta["lanes"] is None else [parts["lane"][str(i)].tobytes() for i in range(meta["lanes"])]
-        History(config).load(meta["history"], parts["history"])  # can it be gone on from?
-        return Checkpoint(
-            path, config, meta["agent"], meta["by_id"], parts["program"], lanes, meta["history"], parts["history"]
-        )
+        config = settings.build(settings.from_mapping(meta["config"], "its settings"))
+        history, by_id, agent = meta["history"], meta["by_id"], meta["agent"]
+        if not isinstance(agent, dict) or type(by_id) is not bool:
+            raise UserError("Its description is not that of a run.")
+        _check_history(history, parts["history"], config)
+        History(config).load(history, parts["history"])  # can it be gone on from?
+        lanes = _lanes(meta["lanes"], parts["lane"])
+        if parts["program"]["collect/discounted"].shape != (config.env.num_envs,) or len(lanes or ()) not in (
+            0,
+            config.env.num_envs,
+        ):
+            raise UserError(f"It does not hold the state of {config.env.num_envs} environments.")
+        return Checkpoint(path, config, agent, by_id, parts["program"], lanes, history, parts["history"])
     except UserError as error:
-        raise UserError(f"{path} cannot be used: {error}") from None
+        raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
     except Exception as error:  # whatever nonsense can lead to
-        raise UserError(f"{path} describes no checkpoint ({type(error).__name__}: {error}).") from None
+        words = tensors.in_words(error)
+        raise UserError(f"{path} describes no checkpoint ({type(error).__name__}: {words}).") from None
+
+
+def _lanes(count: Any, held: tensors.Tensors) -> list[bytes] | None:
+    """Where environments outside the program stand."""
+    lanes = [held[str(number)] for number in range(len(held))]
+    if any(lane.dtype != np.uint8 or lane.ndim != 1 for lane in lanes):
+        raise UserError("Where its environments stand is not known.")
+    if count is not None and (type(count) is not int or count != len(lanes)) or (count is None and lanes):
+        raise UserError(f"It should hold the state of {count} environments, not of {len(lanes)}.")
+    return None if count is None else [lane.tobytes() for lane in lanes]
+
+
+def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> None:
+    """Refuse what no `History` has saved: it would be seen only when training has begun, or in the results."""
+    unfit = [name for name in COUNTS if not (type(numbers[name]) is int and 0 <= numbers[name] < 2**62)]
+    unfit += [name for name in SECONDS if not (_is_number(numbers[name]) and 0 <= numbers[name] < math.inf)]
+    unfit += [name for name in SCORES if not (numbers[name] is None or _is_number(numbers[name]))]
+    unfit += [name for name in FLAGS if type(numbers[name]) is not bool]
+    resumed, row = numbers["resumed"], numbers["unfinished"]
+    if not isinstance(resumed, list) or any(
+        part.keys() != {"step", "exact"} or type(part["step"]) is not int or type(part["exact"]) is not bool
+        for part in resumed
+    ):
+        unfit.append("resumed")
+    if row is not None and not (
+        all(row[name] == numbers[f"{name}s"] for name in ("update", "step", "episode"))
+        and all(_is_number(row[name]) for name in SHOWN)
+        and all(value is None or _is_number(value) for value in row.values())
+    ):
+        unfit.append("unfinished")
+    limits = {"recent": (3, config.track.recent_episodes), "window": (config.stop.convergence_window,)}
+    for name, limit in limits.items():
+        array = arrays[name]
+        fits = array.ndim == len(limit) and array.shape[:-1] == limit[:-1] and array.shape[-1] <= limit[-1]
+        if not fits or array.dtype != np.float64:
+            unfit.append(name)
+    unfit += arrays.keys() - limits.keys()
+    if unfit:
+        raise UserError(f"Its history is not that of a run: {min(unfit)} cannot be right.")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def load_newest(run: Path) -> tuple[Checkpoint | None, list[str]]:

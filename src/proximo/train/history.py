@@ -33,6 +33,8 @@ class History:
         self.skipped = 0
         self.best_score: float | None = None
         self.best_step = 0
+        self.notices: list[str] = []
+        """What the user should know; whoever shows them takes them away."""
         self.resumed: list[Record] = []
         self.unfinished: Record | None = None  # the last row, if its evaluation was stopped
         self.stop_reason: str | None = None
@@ -142,11 +144,15 @@ class History:
 
     def _take(self, report: UpdateReport) -> bool:
         """Whether an update counts: it is finite, or it was undone and the run may go on."""
-        if all(np.isfinite(report.metrics[name]) for name in WATCHED):
+        bad = [name for name in WATCHED if not np.isfinite(report.metrics[name])]
+        if not bad:
             self.skipped_in_a_row = 0
             return True
         if self.config.train.on_nonfinite == "stop" or self.skipped_in_a_row + 1 >= MAX_SKIPPED:
             return False
+        if not self.skipped_in_a_row:
+            seen = f"{bad[0]} = {report.metrics[bad[0]]}"
+            self.notices.append(f"Update {self.updates + 1:,} was undone: {seen} (train.on_nonfinite=skip).")
         self.skipped += 1
         self.skipped_in_a_row += 1
         return True

@@ -34,7 +34,8 @@ class Keeper:
         self.agent = agent
         self._by_id = by_id
         self._note = note
-        self._trouble: str | None = None  # what could not be written
+        self._said: set[str] = set()
+        self._trouble: str | None = None  # what could not be written first
         self._saved_step = 0
         self._saved: Any = None  # which state that was
         self._saved_at = time.monotonic()
@@ -142,9 +143,10 @@ class Keeper:
             write()
         except OSError as error:
             sentence = f"Cannot write to {self.store.path}: {error.strerror or error}."
-            if sentence != self._trouble:
+            if sentence not in self._said:
                 self._note(f"{sentence} Training goes on, and writing is tried again.")
-            self._trouble = sentence
+            self._said.add(sentence)
+            self._trouble = self._trouble or sentence
 
 
 def policy_updates(history: History) -> list[int]:

@@ -20,7 +20,7 @@ from proximo.track.console import Console
 from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
 from proximo.train.callbacks import as_callables, for_callback
-from proximo.train.checkpoint import Checkpoint
+from proximo.train.checkpoint import Checkpoint, set_aside
 from proximo.train.history import History, Record
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
@@ -111,7 +111,7 @@ class PPOTrainer:
             keeper.begin(state, history)
             if history.stop_reason is None:
                 self.program.compile(state)
-            self._tell()
+            self._tell(self.program.notices)
             history.start_training()
             try:
                 if history.unfinished:
@@ -120,10 +120,11 @@ class PPOTrainer:
                     before, size = state, 1 if callbacks else self._chunk_size(history, keeper)
                     history.start_chunk()
                     state, reports = self.program.run(before, size, stopped)
-                    self._tell()
+                    self._tell(self.program.notices)
                     if not reports:
                         break
                     records = history.add_chunk(reports)
+                    self._tell(history.notices)
                     if len(records) < size:
                         state = self._cut(before, reports, records)
                     self._adopt(state)
@@ -131,7 +132,7 @@ class PPOTrainer:
                         self._call(callbacks, records, history)
             except EnvError as error:
                 history.stop_reason = "failed"
-                kept = f"What was trained before is in {self.path / 'models'}."
+                kept = f"What was trained before is in {self.path / 'models'}; `proximo resume {self.path}` goes on."
                 raise EnvError(f"{error.sentence} {kept}", error.trace) from None
             except Exception:
                 history.stop_reason = "failed"
@@ -158,7 +159,9 @@ class PPOTrainer:
             raise UserError(
                 f"{self.path} is complete ({history.stop_reason}) after {history.steps:,} steps; --steps N trains on."
             )
-        return RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
+        store = RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
+        set_aside(self.path, history.steps)
+        return store
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
         """Play `num_episodes` deterministic episodes with the current policy."""
@@ -184,10 +187,10 @@ class PPOTrainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tell(self) -> None:
-        for notice in self.program.notices:
+    def _tell(self, notices: list[str]) -> None:
+        for notice in notices:
             self.console.note(notice)
-        self.program.notices.clear()
+        notices.clear()
 
     def _adopt(self, state: ProgramState) -> None:
         self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats
@@ -198,6 +201,7 @@ class PPOTrainer:
             return self.program.init(self.agent.params, self.agent.obs_stats)
         seed = resumed_seed(self.config.seed, len(history.resumed) + 1)
         state, exact = self.program.resume(self._start.fill, self._start.lanes, seed)
+        self._start = None
         history.resumed.append({"step": history.steps, "exact": exact})
         self.console.note(f"Resumed after {history.steps:,} steps.{'' if exact else RESEEDED}")
         return state
