@@ -42,6 +42,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/host.py
 	$(BIN)/python bench/compiled.py
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/convolution.py
 	$(BIN)/python bench/optimization_level.py

@@ -215,3 +215,24 @@ def test_saving_leaves_nothing_half_written(tmp_path, monkeypatch):
         one.save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["policy.safetensors"]
     assert path.read_bytes() == before
+
+
+def test_a_pytorch_state_dict_computes_the_same(tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    one = agent(spaces.Discrete(5), hidden_sizes=[8, 8], normalize_observations=True)
+    assert one.save_policy_net(tmp_path / "actor.pth") == tmp_path / "actor.pth"
+    state = torch.load(tmp_path / "actor.pth", weights_only=True)
+    network = torch.nn.Sequential(*(torch.nn.Linear(*shape) for shape in ((3, 8), (8, 8), (8, 5))))
+    for number, layer in enumerate(network):
+        layer.load_state_dict({name: state[f"actor.Dense_{number}.{name}"] for name in ("weight", "bias")})
+    obs = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32))
+    seen = (obs - state["obs_stats.mean"]) / torch.sqrt(state["obs_stats.var"])
+    logits = network[2](torch.tanh(network[1](torch.tanh(network[0](seen)))))
+    assert logits.argmax(1).tolist() == one.act(obs.numpy()).tolist()
+
+
+def test_a_state_dict_without_pytorch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match="needs PyTorch; pip install torch"):
+        agent(spaces.Discrete(2)).save(tmp_path / "agent.pth")
+    assert not list(tmp_path.iterdir())

@@ -93,6 +93,10 @@ def test_verbose_block(tmp_path):
         (["train", "gymnax/CartPole-v1", "--quiet", "--verbose"], "exclude each other"),
         (["envs", "nothing-like-it"], "No installed environment"),
         (["settings", "nothing-like-it"], "No setting mentions"),
+        (["resume", "nowhere"], "There is no run nowhere"),
+        (["resume", "nowhere", "--steps", "0"], "--steps must be at least 1, not"),
+        (["resume", "nowhere", "--quiet", "--verbose"], "exclude each other"),
+        (["evaluate", "nowhere"], "There is no run nowhere"),
     ],
 )
 def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
@@ -118,8 +122,13 @@ def test_interrupts_save_and_exit(number, code, tmp_path):
     assert process.returncode == code, errors
     assert "Interrupted" in output
     assert "Traceback" not in errors
-    assert json.loads((path / "result.json").read_text())["stop_reason"] == "interrupted"
+    result = json.loads((path / "result.json").read_text())
+    assert result["stop_reason"] == "interrupted"
     assert (path / "models" / "final_actor.safetensors").exists()
+    done = proximo("resume", path, "--steps", "1_000")
+    assert done.returncode == 0, done.stderr
+    assert f"Resumed after {result['total_steps']:,} steps." in done.stdout
+    assert json.loads((path / "result.json").read_text())["total_steps"] >= result["total_steps"] + 1000
 
 
 @pytest.mark.slow

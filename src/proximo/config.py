@@ -18,6 +18,7 @@ from proximo.errors import UserError
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
 MAX_SEED = 2**31 - 1 - 10_000  # so that every seed derived from it fits 32 bits, see `seeding.py`
+LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
 
@@ -180,7 +181,8 @@ class TrackConfig:
 
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(
-        None, "An episode with at least this return is a success; null: as the environment says, else if it terminated."
+        None,
+        "An episode with at least this return is a success, unless the environment says so itself; null: if it terminated.",
     )
 
 
@@ -218,7 +220,7 @@ def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
     ppo, frames = config.ppo, config.frames_per_batch
     if frames % ppo.minibatch_size:
-        small = [d for d in range(1, math.isqrt(frames) + 1) if frames % d == 0]
+        small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
         fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
         raise UserError(
             f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "

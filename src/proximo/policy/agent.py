@@ -108,7 +108,9 @@ class PPOAgent:
         except UserError as error:
             raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
         except Exception as error:  # whatever nonsense can lead to
-            raise UserError(f"{path} describes no policy ({type(error).__name__}: {tensors.in_words(error)}).") from None
+            raise UserError(
+                f"{path} describes no policy ({type(error).__name__}: {tensors.in_words(error)})."
+            ) from None
         parts = tensors.filled(types, given, path)
         return cls(seen, done, config, parts["params"], parts["obs_stats"])
 

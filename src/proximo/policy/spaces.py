@@ -14,7 +14,7 @@ from proximo.errors import UserError
 
 LARGEST = 2**24
 """Numbers in a space, all its parts together: a file may say more, but not make us allocate it."""
-MOST = 2**12
+MOST = 2**15
 """Parts of a space: each takes time."""
 DEEPEST = 100
 

@@ -24,8 +24,9 @@ COUNTS = ("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_s
 SECONDS = ("training_seconds", "elapsed_seconds", "wall_seconds")
 SCORES = ("best_score", "best_average")
 FLAGS = ("converged", "goal_counts")
-SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "time/steps_per_second")
-"""What the console makes of a row, besides its counters."""
+MEANS = tuple(f"{part}/{name}_mean" for part in ("rollout", "recent") for name in ("return", "length"))
+SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "rollout/reward_mean")
+"""What a row has that is always a number."""
 NAME = re.compile(r"step_(\d+)\.safetensors")
 
 
@@ -114,11 +115,9 @@ def load(path: Path) -> Checkpoint:
         _check_history(history, parts["history"], config)
         History(config).load(history, parts["history"])  # can it be gone on from?
         lanes = _lanes(meta["lanes"], parts["lane"])
-        if parts["program"]["collect/discounted"].shape != (config.env.num_envs,) or len(lanes or ()) not in (
-            0,
-            config.env.num_envs,
-        ):
-            raise UserError(f"It does not hold the state of {config.env.num_envs} environments.")
+        num_envs = config.env.num_envs
+        if parts["program"]["collect/discounted"].shape != (num_envs,) or len(lanes or ()) not in (0, num_envs):
+            raise UserError(f"It does not hold the state of {num_envs} environments.")
         return Checkpoint(path, config, agent, by_id, parts["program"], lanes, history, parts["history"])
     except UserError as error:
         raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
@@ -132,7 +131,7 @@ def _lanes(count: Any, held: tensors.Tensors) -> list[bytes] | None:
     lanes = [held[str(number)] for number in range(len(held))]
     if any(lane.dtype != np.uint8 or lane.ndim != 1 for lane in lanes):
         raise UserError("Where its environments stand is not known.")
-    if count is not None and (type(count) is not int or count != len(lanes)) or (count is None and lanes):
+    if (count is not None or lanes) and (type(count) is not int or count != len(lanes)):
         raise UserError(f"It should hold the state of {count} environments, not of {len(lanes)}.")
     return None if count is None else [lane.tobytes() for lane in lanes]
 
@@ -143,17 +142,9 @@ def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> Non
     unfit += [name for name in SECONDS if not (_is_number(numbers[name]) and 0 <= numbers[name] < math.inf)]
     unfit += [name for name in SCORES if not (numbers[name] is None or _is_number(numbers[name]))]
     unfit += [name for name in FLAGS if type(numbers[name]) is not bool]
-    resumed, row = numbers["resumed"], numbers["unfinished"]
-    if not isinstance(resumed, list) or any(
-        part.keys() != {"step", "exact"} or type(part["step"]) is not int or type(part["exact"]) is not bool
-        for part in resumed
-    ):
+    if not _is_list_of_resumes(numbers["resumed"]):
         unfit.append("resumed")
-    if row is not None and not (
-        all(row[name] == numbers[f"{name}s"] for name in ("update", "step", "episode"))
-        and all(_is_number(row[name]) for name in SHOWN)
-        and all(value is None or _is_number(value) for value in row.values())
-    ):
+    if numbers["unfinished"] is not None and not _is_row(numbers["unfinished"], numbers):
         unfit.append("unfinished")
     limits = {"recent": (3, config.track.recent_episodes), "window": (config.stop.convergence_window,)}
     for name, limit in limits.items():
@@ -164,6 +155,21 @@ def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> Non
     unfit += arrays.keys() - limits.keys()
     if unfit:
         raise UserError(f"Its history is not that of a run: {min(unfit)} cannot be right.")
+
+
+def _is_list_of_resumes(value: Any) -> bool:
+    kinds = {"step": int, "exact": bool}
+    return type(value) is list and all({name: type(part[name]) for name in part} == kinds for part in value)
+
+
+def _is_row(row: Any, numbers: dict[str, Any]) -> bool:
+    """Whether this is a row of `metrics.jsonl`, the last one."""
+    return (
+        all(row[name] == numbers[f"{name}s"] for name in ("update", "step", "episode"))
+        and all(_is_number(row[name]) for name in SHOWN)
+        and all(row[name] is None or _is_number(row[name]) for name in {*MEANS, "recent/success_rate", *row})
+        and row["time/steps_per_second"] > 0
+    )
 
 
 def _is_number(value: Any) -> bool:

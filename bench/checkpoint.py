@@ -1,0 +1,37 @@
+"""How long training stands still for a checkpoint: median of ten, and its share of a run with the usual settings."""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from proximo import PPOTrainer
+from proximo.train import checkpoint
+from proximo.train.history import History
+
+RUNS = {
+    "gymnax/CartPole-v1": {},
+    "gymnax/Breakout-MinAtar": {"num_envs": 1024, "rollout_length": 8, "hidden_sizes": [1024, 1024]},
+    "CartPole-v1": {"workers": 1},
+    "MountainCarContinuous-v0": {"num_envs": 256, "rollout_length": 8, "workers": 2},
+}
+
+
+def measure(env: str, settings: dict) -> tuple[float, int]:
+    """Seconds that a checkpoint takes, and its size."""
+    with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset=False, **settings) as trainer:
+        state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+        history, run, times = History(trainer.config), Path(folder), []
+        for _ in range(10):
+            started = time.perf_counter()
+            lanes = trainer.program.lanes(state)
+            checkpoint.save(run, "bench", state, lanes, history, trainer.agent, by_id=True)
+            times.append(time.perf_counter() - started)
+        return statistics.median(times), (run / "checkpoints" / "bench.safetensors").stat().st_size
+
+
+if __name__ == "__main__":
+    for env, settings in RUNS.items():
+        seconds, size = measure(env, settings)
+        share = seconds / max(60, 100 * seconds)
+        print(f"{env:26} {size / 1e6:7.2f} MB {1e3 * seconds:8.1f} ms, {100 * share:.3f} % of a run")
