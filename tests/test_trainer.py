@@ -179,6 +179,51 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path):
         trainer(tmp_path / "other").train(callback=3)
 
 
+class Listener:
+    """Writes down what it hears; `wishes` are what it answers."""
+
+    def __init__(self, **wishes):
+        self.heard, self.wishes = [], wishes
+
+    def on_start(self, trainer):
+        return self.hear("start", trainer.path.name)
+
+    def on_evaluation(self, metrics):
+        return self.hear("evaluation", metrics["episodes"])
+
+    def on_checkpoint(self, path):
+        assert path.is_file()
+        return self.hear("checkpoint", int(path.stem.removeprefix("step_")))
+
+    def on_end(self, result):
+        return self.hear("end", result["updates"])
+
+    def hear(self, event, told):
+        self.heard.append((event, told))
+        return self.wishes.get(event)
+
+
+def test_callbacks_hear_of_what_happens(tmp_path):
+    listener = Listener()
+    trainer(tmp_path / "run", every_steps=320, every_seconds=None).train(callback=listener)
+    assert listener.heard == [
+        ("start", "run"),
+        ("checkpoint", 0),
+        ("evaluation", 3),
+        ("checkpoint", 320),
+        ("evaluation", 3),
+        ("checkpoint", 640),
+        ("evaluation", 3),
+        ("end", 10),
+    ]
+
+
+@pytest.mark.parametrize(("event", "updates"), [("start", 0), ("checkpoint", 0), ("evaluation", 4), ("end", 10)])
+def test_any_callback_can_end_the_run(event, updates, tmp_path):
+    result = trainer(tmp_path / "run").train(callback=Listener(**{event: False}))
+    assert (result["updates"], result["stop_reason"]) == (updates, "callback" if updates < 10 else "budget")
+
+
 @pytest.mark.slow
 def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
     def broken(metrics):

@@ -182,7 +182,7 @@ class TrackConfig:
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(
         None,
-        "An episode with at least this return is a success, unless the environment says so itself; null: if it terminated.",
+        "Return of a success, unless the environment itself says what is one; null: any episode that terminates.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -73,6 +74,8 @@ class HostCollector:
         # What a batch reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.batches)
         self._reported: list[list[Any]] = [[] for _ in env.batches]
+        self.policy_seconds = self.env_seconds = 0.0
+        """What the last rollout took: the policy's calls, and the rest, which is the environments."""
         self._recurrent = bool(jax.tree.leaves(self._empty))
 
     def start(self, seed: int) -> CollectState:
@@ -92,16 +95,20 @@ class HostCollector:
 
     def collect(self, train: TrainState, start: CollectState, stop: Callable[[], bool]) -> Collected | None:
         """Step every lane `ppo.rollout_length` times; None if `stop` became true on the way."""
-        env, times = self.env, self._times
+        env, times, clock = self.env, self._times, time.perf_counter
         packed, noise = self._prepare(train, start)
+        spent = 0.0
+        began = clock()
         carry = [_at(start.carry["actor"], lanes) for lanes in self._lanes]
         for t in range(self.steps):
             for b, act in enumerate(self._act):
                 if t:
                     carry[b] = self._receive(b, t - 1, carry[b])
                 slot = self._slots[t][b]
+                before = clock()
                 carry[b], action, to_env = act(packed, noise, times[t], carry[b], *slot.seen)
                 action = _numpy(action)
+                spent += clock() - before
                 env.send(b, action if to_env is None else _numpy(to_env))
                 _write(slot.action, action)
             if stop():
@@ -110,6 +117,7 @@ class HostCollector:
                 return None
         for b in range(len(self._lanes)):
             carry[b] = self._receive(b, self.steps - 1, carry[b])
+        self.policy_seconds, self.env_seconds = spent, clock() - began - spent
         record = self._record
         leave_out_voided(record.valid, record.ended)
         self._look_at_bounds()

@@ -6,15 +6,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 
 from proximo.config import Config
 
 Record = dict[str, Any]
 PLAIN_SECONDS = 2.0
+SPARKS, BARS = 40, "▁▂▃▄▅▆▇█"
 
 
 class Console:
@@ -35,13 +40,14 @@ class Console:
 
 
 class Display(Console):
-    """A progress line with steps, return, rate and time left, and a table at the end."""
+    """A live block with progress, returns, rate and losses; plain lines where there is no terminal; a table at the
+    end. With `verbose`, the whole block of statistics after every update."""
 
     def __init__(self, verbose: bool = False, rich: RichConsole | None = None):
         self.rich = rich or RichConsole(highlight=False, soft_wrap=True)
         self.verbose = verbose
-        self._progress: Progress | None = None
-        self._task: Any = None
+        self._live: Live | None = None
+        self._returns: list[float] = []
         self._printed = float("-inf")
 
     def start(self, config: Config, path: Path) -> None:
@@ -56,31 +62,28 @@ class Display(Console):
 
     def __enter__(self) -> Console:
         if self.rich.is_terminal and not self.verbose:
-            self._progress = Progress(
-                SpinnerColumn(),
-                BarColumn(bar_width=12),
-                TextColumn("{task.description}"),
-                console=self.rich,
-                transient=True,
-            )
-            self._progress.start()
-            self._task = self._progress.add_task("compiling", total=self._config.train.total_timesteps)
+            waiting = Spinner("dots", "starting the environments, and compiling")
+            self._live = Live(waiting, console=self.rich, transient=True, refresh_per_second=8)
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self._live:
+            self._live.stop()
 
     def note(self, sentence: str) -> None:
         self.rich.print(f"[dim]{escape(sentence)}[/dim]")
 
     def show(self, records: list[Record]) -> None:
+        self._returns += [
+            record["recent/return_mean"] for record in records if record["recent/return_mean"] is not None
+        ]
         if self.verbose:
             for record in records:
                 self.rich.print(log_block(record, self._config), markup=False)
-        elif records and self._progress:
-            line = progress_line(records[-1], self._config)
-            self._progress.update(self._task, completed=records[-1]["step"], description=line)
+        elif records and self._live:
+            self._returns = thinned(self._returns)
+            self._live.update(live_block(records[-1], self._returns, self._config))
         elif records and time.monotonic() - self._printed >= PLAIN_SECONDS:
             self._printed = time.monotonic()
             self.rich.print(progress_line(records[-1], self._config))
@@ -134,6 +137,52 @@ def progress_line(record: Record, config: Config) -> str:
     return f"{steps}   return {returned}   {rate:,.0f} steps/s   {left} left"
 
 
+def thinned(values: list[float]) -> list[float]:
+    """At most a few hundred, over the whole time."""
+    return values if len(values) < 8 * SPARKS else values[::2]
+
+
+def sparkline(values: list[float]) -> str:
+    """A small curve of characters, the first value to the left."""
+    if not values:
+        return ""
+    count = min(SPARKS, len(values))
+    shown = [values[round(i * (len(values) - 1) / max(count - 1, 1))] for i in range(count)]
+    low, high = min(shown), max(shown)
+    height = len(BARS) - 1
+    return "".join(BARS[round(height * (value - low) / (high - low)) if high > low else 0] for value in shown)
+
+
+def live_block(record: Record, returns: list[float], config: Config) -> RenderableType:
+    """What is to be seen of a run at a glance."""
+    total, rate = config.train.total_timesteps, record["time/steps_per_second"]
+    head = Table.grid(padding=(0, 2))
+    left = duration(max(total - record["step"], 0) / rate)
+    bar = ProgressBar(total=total, completed=min(record["step"], total), width=SPARKS)
+    head.add_row(bar, f"{record['step']:,} / {total:,} steps", f"[bold]{left}[/bold] left")
+    rows = Table.grid(padding=(0, 2))
+    goal = config.stop.target_reward
+    aim = f" of {goal:g}" if goal is not None and config.stop.on == "training" else ""
+    curve = f"[green]{sparkline(returns)}[/green]"
+    rows.add_row("return", f"[bold]{number(record['recent/return_mean'])}[/bold]{aim}  {curve}")
+    rows.add_row("speed", f"{rate:,.0f} steps/s{split(record)}  [dim]{jax.default_backend()}[/dim]")
+    shown = (("objective", "loss/objective"), ("critic", "loss/critic"), ("entropy", "loss/entropy"))
+    rows.add_row("losses", "  ".join(f"[dim]{name}[/dim] {number(record[key])}" for name, key in shown))
+    kept = f"[dim]clipped[/dim] {100 * (record['ppo/clip_fraction'] or 0):.0f} %"
+    rows.add_row("change", f"[dim]KL[/dim] {number(record['ppo/approx_kl'])}  {kept}")
+    return Group(head, rows)
+
+
+def split(record: Record) -> str:
+    """How an update's time is divided, where that is known."""
+    parts = {name: record.get(f"time/{name}") for name in ("environment", "policy", "learning")}
+    known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+    total = sum(known.values())
+    if not total:
+        return ""
+    return "  [dim]" + ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in known.items()) + "[/dim]"
+
+
 def log_block(record: Record, config: Config) -> str:
     """The verbose block: this rollout, the recent episodes, the whole run."""
     sections = {
@@ -141,8 +190,8 @@ def log_block(record: Record, config: Config) -> str:
             "mean_ep_len": number(record["rollout/length_mean"]),
             "mean_ep_return": number(record["rollout/return_mean"]),
             "mean_reward": number(record["rollout/reward_mean"]),
-            "mean_clipped_ratio": f"{record['ppo/clip_fraction']:.4f}",
-            "approx_kl": f"{record['ppo/approx_kl']:.5f}",
+            "mean_clipped_ratio": number(record["ppo/clip_fraction"]),
+            "approx_kl": number(record["ppo/approx_kl"]),
             "rollout_len": f"{config.frames_per_batch:,}",
             "time_elapsed": f"{record['time/update']:.3f} s",
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ class History:
         """Updates are made from now until `add_chunk`; what comes between, such as evaluation, is not training."""
         self._chunk_started = time.perf_counter()
 
-    def add_chunk(self, reports: list[UpdateReport]) -> list[Record]:
-        """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`), if one does."""
+    def add_chunk(self, reports: list[UpdateReport], parts: Mapping[str, float]) -> list[Record]:
+        """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`), if one does. `parts` are the
+        seconds that each part of an update took, if known."""
         self.seconds_per_update = (time.perf_counter() - self._chunk_started) / len(reports)
         records = []
         for number, report in enumerate(reports, 1):
@@ -97,7 +99,7 @@ class History:
                 break
             self._training_seconds += self.seconds_per_update
             elapsed = self._chunk_started - self._started + self.seconds_per_update * number
-            records.append(self._add(report, elapsed))
+            records.append(self._add(report, elapsed) | {f"time/{name}": value for name, value in parts.items()})
             self.stop_reason = self._reason(elapsed)
             if self.stop_reason:
                 break

@@ -39,6 +39,7 @@ class HostProgram:
         self.policy = policy
         self.config = config
         self.notices: list[str] = []
+        self.seconds: dict[str, float] = {}
         self._env: HostEnv | None = None
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
@@ -94,9 +95,16 @@ class HostProgram:
         self._take_notices()
         if collected is None:
             return state, []
+        began = time.perf_counter()
         train, lanes, report = self._learn(state.train, state.collect, collected)
         self._standing = ProgramState(train, lanes)
-        return self._standing, [jax.device_get(report)]
+        on_host = jax.device_get(report)
+        self.seconds = {
+            "environment": self._collector.env_seconds,
+            "policy": self._collector.policy_seconds,
+            "learning": time.perf_counter() - began,
+        }
+        return self._standing, [on_host]
 
     def close(self) -> None:
         if self._env is not None:

@@ -28,11 +28,20 @@ class Keeper:
     which was stopped and resumed keeps the same policies as one that was not.
     """
 
-    def __init__(self, store: RunStore, program: Program, agent: PPOAgent, by_id: bool, note: Callable[[str], None]):
+    def __init__(
+        self,
+        store: RunStore,
+        program: Program,
+        agent: PPOAgent,
+        by_id: bool,
+        note: Callable[[str], None],
+    ):
         self.store = store
         self.program = program
         self.agent = agent
         self._by_id = by_id
+        self.written: list[Path] = []
+        """Checkpoints; whoever tells of them takes them away."""
         self._note = note
         self._said: set[str] = set()
         self._trouble: str | None = None  # what could not be written first
@@ -125,6 +134,7 @@ class Keeper:
         self._saved_at = time.monotonic()
         self._pause = (self._saved_at - started) / LARGEST_SHARE
         checkpoint.prune(self.store.path, history.config.checkpoint.keep)
+        self.written.append(checkpoint.newest(self.store.path))
 
     def _keep_best(self, state: ProgramState, history: History) -> None:
         self._save_policy("best_return_pi_ckpt")

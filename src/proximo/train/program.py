@@ -55,6 +55,8 @@ class Program(Protocol):
 
     max_chunk: int
     notices: list[str]
+    seconds: dict[str, float]
+    """What an update's parts took in the last call, where they can be told apart."""
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState: ...
 
@@ -101,6 +103,7 @@ class CompiledProgram:
         lanes = config.ppo.rollout_length * env.num_lanes
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
         self.notices: list[str] = []
+        self.seconds: dict[str, float] = {}
         self._run: Any = None
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:

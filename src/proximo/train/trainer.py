@@ -19,7 +19,7 @@ from proximo.seeding import resumed_seed
 from proximo.track.console import Console
 from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
-from proximo.train.callbacks import as_callables, for_callback
+from proximo.train.callbacks import STEP, Callbacks, for_callback
 from proximo.train.checkpoint import Checkpoint, set_aside
 from proximo.train.history import History, Record
 from proximo.train.interrupt import Interrupt
@@ -97,8 +97,9 @@ class PPOTrainer:
         """Train to the goal or the end of the budget; returns what `result.json` holds.
 
         `callback(metrics)` is called after each update, with `trainer.agent` as it is then; False ends training.
+        Objects with methods hear of more, see `proximo.train.callbacks`.
         """
-        callbacks = as_callables(callback)
+        self._callbacks = callbacks = Callbacks(callback)
         history = History(self.config)
         store = self._open(history)
         self._failure = ""
@@ -114,22 +115,29 @@ class PPOTrainer:
             self._tell(self.program.notices)
             history.start_training()
             try:
+                callbacks.call("on_start", self)
+                self._tell_of_checkpoints(keeper)
                 if history.unfinished:
                     self._judge(keeper, state, [history.unfinished], history, stopped)
                 while history.stop_reason is None and not stopped():
-                    before, size = state, 1 if callbacks else self._chunk_size(history, keeper)
+                    if callbacks.ended:
+                        history.stop_reason = "callback"
+                        break
+                    before, size = state, 1 if callbacks.see_updates else self._chunk_size(history, keeper)
                     history.start_chunk()
                     state, reports = self.program.run(before, size, stopped)
                     self._tell(self.program.notices)
                     if not reports:
                         break
-                    records = history.add_chunk(reports)
+                    records = history.add_chunk(reports, self.program.seconds)
                     self._tell(history.notices)
                     if len(records) < size:
                         state = self._cut(before, reports, records)
                     self._adopt(state)
                     if self._judge(keeper, state, records, history, stopped):
-                        self._call(callbacks, records, history)
+                        for record in records:
+                            callbacks.call(STEP, for_callback(record))
+                    self._tell_of_checkpoints(keeper)
             except EnvError as error:
                 history.stop_reason = "failed"
                 kept = f"What was trained before is in {self.path / 'models'}; `proximo resume {self.path}` goes on."
@@ -228,12 +236,6 @@ class PPOTrainer:
         frequency = self.config.eval.frequency
         return history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
 
-    def _call(self, callbacks: list[Any], records: list[Record], history: History) -> None:
-        for record in records:
-            wishes = [function(for_callback(record)) for function in callbacks]
-            if any(wish is False for wish in wishes):
-                history.stop_reason = history.stop_reason or "callback"
-
     def _judge(
         self, keeper: Keeper, state: ProgramState, records: list[Record], history: History, stop: Callable[[], bool]
     ) -> bool:
@@ -248,6 +250,7 @@ class PPOTrainer:
                 return False
             last |= {f"eval/{name}": value for name, value in summary.items()}
             evaluated = summary["return_mean"]
+            self._callbacks.call("on_evaluation", summary)
             history.add_evaluation(evaluated)
             history.unfinished = None
             unwritten = [last]
@@ -275,6 +278,10 @@ class PPOTrainer:
             self.console.note(f"In an evaluation: {notice}")
         evaluator.notices.clear()
         return played.summary() if played else {}
+
+    def _tell_of_checkpoints(self, keeper: Keeper) -> None:
+        while keeper.written:
+            self._callbacks.call("on_checkpoint", keeper.written.pop(0))
 
     def _final_evaluation(self, stop: Callable[[], bool]) -> dict[str, Any] | None:
         try:
@@ -305,4 +312,9 @@ class PPOTrainer:
         keeper.write(lambda: keeper.store.finish(result))
         if not interrupt.impatient:
             keeper.write(lambda: plot_learning_curve(self.path))
+        # All is saved: now they may fail.
+        self._tell_of_checkpoints(keeper)
+        if played:
+            self._callbacks.call("on_evaluation", played)
+        self._callbacks.call("on_end", result)
         return result
