@@ -77,7 +77,7 @@ def read(path: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
 
 def in_words(error: object) -> str:
     """What an error says, or a file, on one line that can be shown."""
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    text = " ".join(str(error).split()).rstrip(".?") or type(error).__name__
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST])
     return plain if len(text) <= LONGEST else f"{plain}…"
 

@@ -17,7 +17,7 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.policy.spaces import space_from_json, space_to_json
+from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
 from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
@@ -97,7 +97,8 @@ class PPOAgent:
             networks = meta["networks"]
             if networks not in NETWORKS:
                 raise UserError(f"It should hold an actor, a critic or both, not {networks}.")
-            seen, done = (space_from_json(meta[name]) for name in ("observation_space", "action_space"))
+            seen = space_from_json(meta["observation_space"])
+            done = space_from_json(meta["action_space"], LARGEST_ACTION)
             config = settings.build(settings.from_mapping(meta["config"], "its settings"))
             if len(config.network.hidden_sizes) > len(given):
                 raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
@@ -119,7 +120,7 @@ class PPOAgent:
         return {
             "networks": list(self.params),
             "observation_space": space_to_json(self.policy.observation_space),
-            "action_space": space_to_json(self.policy.action_space),
+            "action_space": space_to_json(self.policy.action_space, LARGEST_ACTION),
             "config": settings.to_mapping(self.config),
             "version": __version__,
         }

@@ -14,21 +14,22 @@ from proximo.errors import UserError
 
 LARGEST = 2**24
 """Numbers in a space, all its parts together: a file may say more, but not make us allocate it."""
+LARGEST_ACTION = 2**20
 MOST = 2**15
 """Parts of a space: each takes time."""
 DEEPEST = 100
 
 
-def space_to_json(space: spaces.Space) -> dict[str, Any]:
-    """A description that `space_from_json` turns back into an equal space."""
+def space_to_json(space: spaces.Space, largest: int = LARGEST) -> dict[str, Any]:
+    """A description that `space_from_json` turns back into an equal space, of `largest` numbers at most."""
     data = _described(space)
-    _check_size(data)
+    _check_size(data, largest)
     return data
 
 
-def space_from_json(data: dict[str, Any]) -> spaces.Space:
+def space_from_json(data: dict[str, Any], largest: int = LARGEST) -> spaces.Space:
     """The space that `space_to_json` described."""
-    _check_size(data)
+    _check_size(data, largest)
     return _made(data)
 
 
@@ -79,12 +80,12 @@ def _made(data: dict[str, Any]) -> spaces.Space:
             raise UserError(f"There is no space of the type {other}.")
 
 
-def _check_size(data: dict[str, Any]) -> None:
+def _check_size(data: dict[str, Any], largest: int) -> None:
     """Refuse what is too large to be saved, before any of it is made."""
     sizes = list(itertools.islice(_sizes(data, 0), MOST + 1))
-    if len(sizes) > MOST or sum(sizes) > LARGEST:
+    if len(sizes) > MOST or sum(sizes) > largest:
         raise UserError(
-            f"A space of more than {MOST:,} parts, or {LARGEST:,} numbers, is larger than any that can be saved."
+            f"A space of more than {MOST:,} parts, or {largest:,} numbers, is larger than any that can be saved."
         )
 
 

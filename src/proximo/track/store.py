@@ -69,12 +69,12 @@ class RunStore:
             store.close()
             raise UserError(f"{path / 'metrics.jsonl'} has lost rows: {num_rows:,} updates were made before.")
         store._end, store.num_rows = sum(map(len, lines)), num_rows
-        store._metrics.truncate(store._end)
-        (path / "result.json").unlink(missing_ok=True)
         return store
 
     def begin(self, config: Config) -> None:
-        """Write the settings. From now on the folder is a run."""
+        """Write the settings. From now on the folder is a run, and what an earlier part of it left is cut off."""
+        self._metrics.truncate(self._end)
+        (self.path / "result.json").unlink(missing_ok=True)
         write_atomically(self.path / "config.yaml", settings.to_yaml(config))
 
     def append(self, records: list[dict[str, Any]]) -> None:

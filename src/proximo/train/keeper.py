@@ -67,6 +67,7 @@ class Keeper:
     def begin(self, state: ProgramState, history: History) -> None:
         """The first checkpoint of this process: from here on, whatever happens, there is something to resume."""
         try:
+            checkpoint.set_aside(self.store.path, history.steps)
             self._checkpoint(state, history)
             self.store.begin(history.config)
         except OSError as error:

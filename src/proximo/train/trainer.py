@@ -20,7 +20,7 @@ from proximo.track.console import Console
 from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
 from proximo.train.callbacks import STEP, Callbacks, for_callback
-from proximo.train.checkpoint import Checkpoint, set_aside
+from proximo.train.checkpoint import Checkpoint
 from proximo.train.history import History, Record
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
@@ -167,9 +167,7 @@ class PPOTrainer:
             raise UserError(
                 f"{self.path} is complete ({history.stop_reason}) after {history.steps:,} steps; --steps N trains on."
             )
-        store = RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
-        set_aside(self.path, history.steps)
-        return store
+        return RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
         """Play `num_episodes` deterministic episodes with the current policy."""

@@ -1,0 +1,61 @@
+"""Loads files that claim too much, in a process that may not use much: `python damaged.py POLICY FILES...`.
+
+Prints a line for each file that is not refused in words, and the megabytes that were needed. The last file may be read
+by nobody.
+"""
+
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from proximo import PPOAgent
+from proximo.errors import UserError
+from proximo.train import checkpoint
+
+ALLOWED = 6 * 2**30
+
+
+def complaint(load, path, seconds=5.0):
+    """What is wrong with how `load` refuses a file; empty if nothing is."""
+    started = time.monotonic()
+    try:
+        load(Path(path))
+    except UserError as error:
+        text = str(error)
+        taken = time.monotonic() - started
+        if taken > seconds:
+            return f"took {taken:.1f} s"
+        fine = text.endswith(".") and text.isprintable() and len(text) < 1000 and "Traceback" not in text
+        return "" if fine else f"said {text!r}"
+    except BaseException as error:
+        return f"raised {type(error).__name__}: {error}"
+    return "was accepted"
+
+
+def load_policy(path):
+    return PPOAgent.load(path)
+
+
+def load_checkpoint(path):
+    return checkpoint.load(path).policy()
+
+
+if __name__ == "__main__":
+    honest, *files, unreadable = map(Path, sys.argv[1:])
+    load_policy(honest)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ALLOWED,) * 2)
+    cases = [(load_checkpoint if "checkpoint" in file.name else load_policy, file) for file in files]
+    for load, file in cases:
+        if found := complaint(load, file, 20):
+            print(f"{file.name} {found}", flush=True)
+    if os.getuid() == 0:
+        os.seteuid(65534)
+    for file in (unreadable, unreadable / "inside", honest):  # the honest one is in a folder of root's
+        for load in (load_policy, load_checkpoint):
+            if (file != honest or os.getuid() == 0) and (found := complaint(load, file)):
+                print(f"{file.name} {found}", flush=True)
+    print("megabytes", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

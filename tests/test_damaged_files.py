@@ -1,0 +1,811 @@
+"""Files that are damaged, forged or something else: refused in words, and nothing in them is ever run."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import damaged
+import probes
+from damaged import complaint, load_checkpoint, load_policy
+from proximo import PPOTrainer, tensors
+from proximo.envs.host.state import captured, decode, encode, restore
+from proximo.errors import UserError
+from proximo.train import checkpoint
+
+SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
+SETTINGS = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16)
+LOADERS = {"policy": load_policy, "checkpoint": load_checkpoint}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A policy, and the folders of a compiled and a host run that each stopped half way."""
+    folder = tmp_path_factory.mktemp("whole")
+    runs = {"compiled": "gymnax/CartPole-v1", "host": "CartPole-v1"}
+    for name, env in runs.items():
+        PPOTrainer(env, out=folder / name, preset=False, workers=0, **SETTINGS).train()
+        shutil.copytree(folder / name, folder / f"{name}-half")
+        checkpoint.newest(folder / f"{name}-half").unlink()
+        (folder / f"{name}-half" / "result.json").unlink()
+    found = SimpleNamespace(
+        policy=folder / "compiled" / "models" / "final_actor.safetensors",
+        checkpoint=checkpoint.newest(folder / "compiled-half"),
+        host_checkpoint=checkpoint.newest(folder / "host-half"),
+        run=folder / "compiled",
+        half=folder / "compiled-half",
+        host_half=folder / "host-half",
+    )
+    load_policy(found.policy)
+    load_checkpoint(found.checkpoint)
+    load_checkpoint(found.host_checkpoint)
+    return found
+
+
+def assert_refused(cases, path):
+    """Write each case (its name, what to load it as, what writes it) to `path`; loading it must fail in words."""
+    found = []
+    for name, kinds, write in cases:
+        write(path)
+        found += [f"{name}, as a {kind}: {said}" for kind in kinds if (said := complaint(LOADERS[kind], path))]
+    assert not found, "\n".join(found)
+
+
+# Damage: every bit of a file is covered by its checksum.
+
+
+def flipped(data, place, bit):
+    return data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
+
+
+def overwritten(data, place, new):
+    return data[:place] + new + data[place + len(new) :]
+
+
+def damages(data, rng):
+    """Named ways to damage a file; the same number of them for every file."""
+    header = 8 + int.from_bytes(data[:8], "little")
+    spots = {"the header": (8, header), "the data": (header, len(data))}
+    yield from ((f"bit {bit} of byte {place}", flipped(data, place, bit)) for place in range(8) for bit in range(8))
+    for name, (low, high) in spots.items():
+        for _ in range(40):
+            place, bit = rng.randrange(low, high), rng.randrange(8)
+            yield f"bit {bit} of byte {place}, in {name}", flipped(data, place, bit)
+        for _ in range(10):
+            place = rng.randrange(low, high - 4)
+            yield f"bytes from {place}, in {name}", overwritten(data, place, rng.randbytes(rng.randrange(1, 5)) + b"\0")
+    yield from ((f"cut to {size} bytes", data[:size]) for size in range(9))
+    for _ in range(10):
+        size = rng.randrange(9, len(data))
+        yield f"cut to {size} bytes", data[:size]
+    yield "cut by a byte", data[:-1]
+    yield "cut after the header", data[:header]
+    yield from ((f"and {more!r}", data + more) for more in (b"\0", b" ", b"\n", data[-8:], data, bytes(1000)))
+    half = len(data) // 2
+    yield "the first half twice", data[:half] * 2
+    yield "the second half twice", data[half:] * 2
+    yield "the second half first", data[half:] + data[:half]
+    # The same content, spelled otherwise.
+    place = data.index(b"1e-05")
+    yield "1E-05 for 1e-05", overwritten(data, place, b"1E-05")
+    end = data.rindex(b"}", 0, header)
+    yield "a line break for a space", overwritten(data, end + 1, b"\n") if end + 1 < header else data[:-1]
+
+
+NUM_DAMAGES = 64 + 100 + 9 + 10 + 2 + 6 + 3 + 2
+
+
+@pytest.mark.parametrize("kind", ["policy", "checkpoint", "host_checkpoint"])
+def test_damage_is_found(whole, tmp_path, kind):
+    data = getattr(whole, kind).read_bytes()
+    cases = [(name, bad) for name, bad in damages(data, random.Random(0)) if bad != data]
+    assert len(cases) >= NUM_DAMAGES - 5  # bytes may be overwritten with what they were
+    load = kind.removeprefix("host_")
+    writers = [(name, [load], lambda path, bad=bad: path.write_bytes(bad)) for name, bad in cases]
+    assert_refused(writers, tmp_path / "file.safetensors")
+
+
+# Forgeries: the checksum is right.
+
+GONE = object()
+
+
+def put(where, value):
+    """In the description, at a path such as `config/ppo/gamma`, something else."""
+
+    def change(held, meta):
+        *parts, last = where.split("/")
+        for part in parts:
+            meta = meta[part]
+        if value is GONE:
+            del meta[last]
+        else:
+            meta[last] = value
+
+    return change
+
+
+def tensor(name, make):
+    """Another array under a name that contains `name`."""
+
+    def change(held, meta):
+        found = next(key for key in sorted(held) if name in key)
+        held[found] = make(held[found])
+
+    return change
+
+
+def renamed(name, new):
+    def change(held, meta):
+        found = next(key for key in sorted(held) if name in key)
+        array = held.pop(found)
+        if new is not None:
+            held[new] = array
+
+    return change
+
+
+def extra(name):
+    return lambda held, meta: held.update({name: np.zeros(3, np.float32)})
+
+
+def box(**changes):
+    return {"type": "Box", "low": [-1], "high": [1], "shape": [4], "dtype": "float32"} | changes
+
+
+def nested(depth, kind="Dict"):
+    space = box()
+    for _ in range(depth):
+        space = {"type": kind, "spaces": [["x", space]] if kind == "Dict" else [space]}
+    return space
+
+
+SPACES = {
+    "unknown type": {"type": "Teapot"},
+    "no type": {},
+    "null": None,
+    "a list": [1, 2],
+    "a text": "Box(4)",
+    "type is a list": {"type": []},
+    "box without shape": {"type": "Box", "low": [0], "high": [1], "dtype": "float32"},
+    "box of negative shape": box(shape=[-4]),
+    "box of two negatives": box(shape=[-2, -2]),
+    "box of half a number": box(shape=[2.5]),
+    "box of texts": box(shape=["4"]),
+    "box of truth": box(shape=[True, 4]),
+    "box of objects": box(dtype="object"),
+    "box of O": box(dtype="O"),
+    "box of a long text": box(dtype="S2000000000"),
+    "box of voids": box(dtype="V2000000000"),
+    "box of records": box(dtype="f4,f4"),
+    "box of dates": box(dtype="datetime64[s]"),
+    "box of complex": box(dtype="complex64"),
+    "box of nothing": box(dtype=None),
+    "box of no type": box(dtype="teapot"),
+    "box of a listed type": box(dtype=[["x", "f4"]]),
+    "box upside down": box(low=[1], high=[-1]),
+    "box from NaN": box(low=[float("nan")]),
+    "box to NaN": box(high=["nan"]),
+    "box to a word": box(high=["much"]),
+    "box without bounds": box(low=[], high=[]),
+    "box of too many bounds": box(low=[0, 0, 0]),
+    "box beyond its type": box(high=[1e300]),
+    "box of 100 axes": box(shape=[1] * 100),
+    "discrete of -1": {"type": "Discrete", "n": -1, "start": 0, "dtype": "int64"},
+    "discrete of 0": {"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"},
+    "discrete of true": {"type": "Discrete", "n": True, "start": 0, "dtype": "int64"},
+    "discrete of 2.5": {"type": "Discrete", "n": 2.5, "start": 0, "dtype": "int64"},
+    "discrete of a text": {"type": "Discrete", "n": "2", "start": 0, "dtype": "int64"},
+    "discrete floats": {"type": "Discrete", "n": 2, "start": 0, "dtype": "float32"},
+    "discrete far away": {"type": "Discrete", "n": 2, "start": 10**40, "dtype": "int64"},
+    "multidiscrete of 0": {"type": "MultiDiscrete", "nvec": [2, 0], "start": [0, 0], "dtype": "int64"},
+    "multidiscrete of null": {"type": "MultiDiscrete", "nvec": None, "start": [0], "dtype": "int64"},
+    "multidiscrete, ragged": {"type": "MultiDiscrete", "nvec": [[2], [2, 2]], "start": [0], "dtype": "int64"},
+    "multibinary of -1": {"type": "MultiBinary", "n": -1},
+    "multibinary of null": {"type": "MultiBinary", "n": None},
+    "empty dict": {"type": "Dict", "spaces": []},
+    "dict of nonsense": {"type": "Dict", "spaces": [1]},
+    "dict with a list as a key": {"type": "Dict", "spaces": [[["x"], box()]]},
+    "empty tuple": {"type": "Tuple", "spaces": []},
+    "tuple of null": {"type": "Tuple", "spaces": None},
+    "another box": box(shape=[5]),
+}
+"""Spaces that are none, or not those of the networks."""
+
+BOMBS = {
+    "box of 10**12": box(shape=[10**6, 10**6]),
+    "box of 10**10": box(shape=[10**5, 10**5]),
+    "box of 2**26": box(shape=[2**26], dtype="float64"),
+    "box of 0 times 10**15": box(shape=[0, 10**15]),
+    "many boxes": {"type": "Tuple", "spaces": [box(shape=[2**23], dtype="float64")] * 100},
+    "the largest box": box(shape=[2**24], dtype="float64"),
+    "discrete of 10**15": {"type": "Discrete", "n": 10**15, "start": 0, "dtype": "int64"},
+    "discrete of 10**10": {"type": "Discrete", "n": 10**10, "start": 0, "dtype": "int64"},
+    "multidiscrete of 10**12": {"type": "MultiDiscrete", "nvec": [10**12] * 2, "start": [0, 0], "dtype": "int64"},
+    "multidiscrete of 10**5 parts": dict(type="MultiDiscrete", nvec=[2] * 10**5, start=[0] * 10**5, dtype="int64"),
+    "multibinary of 10**12": {"type": "MultiBinary", "n": 10**12},
+    "multibinary of 10**12, flat": {"type": "MultiBinary", "n": [10**6, 10**6]},
+    "40,000 spaces": {"type": "Tuple", "spaces": [box()] * 40_000},
+    "dict 300 deep": nested(300),
+    "tuple 300 deep": nested(300, "Tuple"),
+}
+"""Spaces that would take all memory or time; in a process of their own."""
+
+SETTINGS_BOMBS = {
+    "layers of 10**9": {"network": {"hidden_sizes": [10**9, 10**9]}},
+    "layers of 10**30": {"network": {"hidden_sizes": [10**30]}},
+    "10**5 layers": {"network": {"hidden_sizes": [1] * 10**5}},
+    "10**18 environments": {"env": {"num_envs": 10**18 + 1}, "ppo": {"minibatch_size": 7}},
+}
+
+CONFIGS = {
+    "a list": [],
+    "null": None,
+    "a text": "ppo",
+    "an unknown key": {"ppo": {"teapot": 1}},
+    "an unknown section": {"teapots": {"gamma": 1}},
+    "an unknown key on two lines": {"ppo\n\n\x1b[2J": 1},
+    "a very long key": {"x" * 100_000: 1},
+    "a negative layer": {"network": {"hidden_sizes": [-8]}},
+    "no list of layers": {"network": {"hidden_sizes": 8}},
+    "layers of null": {"network": {"hidden_sizes": [None]}},
+    "layers of NaN": {"network": {"hidden_sizes": [float("nan")]}},
+    "another layer": {"network": {"hidden_sizes": [9]}},
+    "an unknown activation": {"network": {"activation": "os.system"}},
+    "gamma of 2": {"ppo": {"gamma": 2}},
+    "gamma of infinity": {"ppo": {"gamma": float("inf")}},
+    "a seed of 10**400": {"seed": 10**400},
+    "a number as id": {"env": {"id": 5}},
+    "sizes that do not divide": {"ppo": {"minibatch_size": 7}},
+    "statistics that are not there": {"normalize": {"observations": True}},
+}
+
+DAMAGED_ARRAYS = {
+    "a tensor renamed": renamed("params/actor/Dense_0/kernel", "params/actor/Dense_9/kernel"),
+    "a tensor renamed to two lines": renamed("params/actor/Dense_0/kernel", "a\nb\x1b[2J" + "c" * 10_000),
+    "a tensor missing": renamed("params/actor/Dense_0/bias", None),
+    "a tensor too many": extra("params/actor/Dense_9/kernel"),
+    "a tensor without a name": extra(""),
+    "a tensor outside": extra("../../etc/passwd"),
+    "a kernel transposed": tensor("params/actor/Dense_0/kernel", np.transpose),
+    "a kernel flat": tensor("params/actor/Dense_0/kernel", np.ravel),
+    "a kernel with an axis too many": tensor("params/actor/Dense_0/kernel", lambda array: array[None]),
+    "a kernel without rows": tensor("params/actor/Dense_0/kernel", lambda array: array[:0]),
+    "a scalar for a kernel": tensor("params/actor/Dense_0/kernel", lambda array: np.float32(1)),
+    "doubles": tensor("params/actor/Dense_0/kernel", lambda array: array.astype(np.float64)),
+    "halves": tensor("params/actor/Dense_0/bias", lambda array: array.astype(np.float16)),
+    "whole numbers": tensor("params/actor/Dense_0/bias", lambda array: array.astype(np.int32)),
+    "truths": tensor("params/actor/Dense_0/bias", lambda array: array.astype(bool)),
+    "no tensors": lambda held, meta: held.clear(),
+}
+
+NETWORKS = {
+    "unknown": ["actor", "teapot"],
+    "none": [],
+    "twice": ["actor", "actor"],
+    "missing": ["actor", "critic"],
+    "a text": "actor",
+    "a number": 1,
+    "nested": [["actor"]],
+    "null": None,
+}
+
+FORGED_POLICIES = {
+    **DAMAGED_ARRAYS,
+    **{f"without {key}": put(key, GONE) for key in ("networks", "observation_space", "action_space", "config")},
+    **{f"networks: {name}": put("networks", value) for name, value in NETWORKS.items()},
+    **{f"settings: {name}": put("config", value) for name, value in CONFIGS.items()},
+    **{f"observation space: {name}": put("observation_space", value) for name, value in SPACES.items()},
+    **{f"action space: {name}": put("action_space", value) for name, value in SPACES.items()},
+}
+
+WRONG_NUMBERS = {
+    "updates": ["1", None, -1, 1.5, True, [], 10**30, float("nan")],
+    "steps": ["16", -16, None, float("inf")],
+    "episodes": [-1, {}],
+    "skipped": [None, -2],
+    "skipped_in_a_row": ["0", 0.5],
+    "best_step": [None, -1],
+    "best_score": ["high", [], True],
+    "best_average": ["high", {}],
+    "streak": [-1, None],
+    "converged": [0, None, "no"],
+    "goal_counts": [1, "yes"],
+    "training_seconds": [-1.0, float("nan"), None, "1"],
+    "elapsed_seconds": [float("inf"), -0.5, []],
+    "wall_seconds": [float("nan"), None, 10**400],
+    "resumed": [None, {}, [1], [{}], [{"step": 1}], [{"step": "1", "exact": True}], [{"step": 1, "exact": 1}]],
+    "unfinished": [{}, [], "row", {"update": 1}, {"update": 1, "step": 16, "episode": 0}],
+}
+
+FORGED_CHECKPOINTS = {
+    **{name: change for name, change in DAMAGED_ARRAYS.items() if name != "a tensor renamed"},
+    **{f"without {key}": put(key, GONE) for key in ("config", "agent", "by_id", "history", "lanes")},
+    **{f"without history/{key}": put(f"history/{key}", GONE) for key in WRONG_NUMBERS},
+    **{
+        f"{key} of {str(value)[:20]!r}": put(f"history/{key}", value)
+        for key, values in WRONG_NUMBERS.items()
+        for value in values
+    },
+    **{f"settings: {name}": put("config", value) for name, value in CONFIGS.items() if "another" not in name},
+    **{f"agent: {value}": put("agent", value) for value in (None, [], "PPO", {})},
+    **{
+        f"agent's networks: {name}": put("agent/networks", value)
+        for name, value in NETWORKS.items()
+        if name != "missing"
+    },
+    "agent's space": put("agent/observation_space", SPACES["another box"]),
+    **{f"by id: {value}": put("by_id", value) for value in (None, 1, "yes")},
+    **{f"history: {value}": put("history", value) for value in (None, [], "long")},
+    **{f"lanes: {value}": put("lanes", value) for value in (1, -1, 10**12, True, "0", [], 0.0)},
+    "a lane too many": extra("lane/0"),
+    "two lanes nobody counts": lambda held, meta: held.update({f"lane/{i}": np.zeros(3, np.uint8) for i in range(2)}),
+    "lanes of floats": lambda held, meta: (
+        meta.update(lanes=2) or held.update({f"lane/{i}": np.zeros(3) for i in range(2)})
+    ),
+    "lanes of another name": lambda held, meta: meta.update(lanes=1) or held.update({"lane/x": np.zeros(3, np.uint8)}),
+    "a part of no kind": extra("teapot/x"),
+    "more history": extra("history/teapot"),
+    "recent returns missing": renamed("history/recent", None),
+    "recent returns of 2 rows": tensor("history/recent", lambda array: array[:2]),
+    "recent returns in single precision": tensor("history/recent", lambda array: array.astype(np.float32)),
+    "recent returns of too many": tensor("history/recent", lambda array: np.zeros((3, 101))),
+    "a window of two axes": tensor("history/window", lambda array: array[None]),
+    "a window of whole numbers": tensor("history/window", lambda array: array.astype(np.int64)),
+    "4 environments": put("config/env/num_envs", 4),
+    "10**9 environments": put("config/env/num_envs", 10**9),
+    "lanes of another length": tensor("collect/discounted", lambda array: np.zeros(3, np.float32)),
+}
+
+
+def forged(whole, kind, change, path):
+    """Write what `change` makes of the whole file, with a checksum that is right."""
+    held, meta = tensors.read(getattr(whole, kind), kind.removeprefix("host_"))
+    held, meta = dict(held), copy.deepcopy(meta)
+    change(held, meta)
+    tensors.write(path, kind.removeprefix("host_"), held, meta)
+
+
+def forged_text(held, kind, text, path):
+    """As `tensors.write`, with a description that need not be one."""
+    ordered = {name: held[name] for name in sorted(held)}
+    header = f'{{"format": "proximo-{kind}-1", "sha256": "{tensors.digest(ordered, text)}", "meta": {text}}}'
+    path.write_bytes(safetensors.numpy.save(ordered, {"proximo": header}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("policy", FORGED_POLICIES), ("checkpoint", FORGED_CHECKPOINTS)], ids=["policy", "checkpoint"]
+)
+def test_forgeries_are_refused(whole, tmp_path, kind, changes):
+    cases = [
+        (name, [kind], lambda path, change=change: forged(whole, kind, change, path))
+        for name, change in changes.items()
+    ]
+    assert_refused(cases, tmp_path / "file.safetensors")
+
+
+def deep(text, depth):
+    return text[0] * depth + text[1] * depth
+
+
+TEXTS = {
+    "a list": "[]",
+    "null": "null",
+    "a number": "1",
+    "a text": '"meta"',
+    "10,000 lists": deep("[]", 10_000),
+    "10**6 lists": deep("[]", 10**6),
+    "10,000 dictionaries": '{"config": ' * 10_000 + "1" + "}" * 10_000,
+    "settings of 10,000 lists": f'{{"config": {deep("[]", 10_000)}}}',
+    "spaces 5,000 deep": '{"observation_space": '
+    + '{"type": "Tuple", "spaces": [' * 5000
+    + "]}" * 5000
+    + ', "networks": ["actor"]}',
+    "a number of 10,000 digits": f'{{"config": {"9" * 10_000}}}',
+    "no JSON": "os.system('true')",
+    "nothing": "",
+    "the same key twice": '{"networks": ["actor"], "networks": ["actor"]}',
+    "a lone surrogate": '{"networks": "\\ud800"}',
+}
+HEADERS = {
+    "a list": "[]",
+    "null": "null",
+    "no format": "{}",
+    "format of null": '{"format": null}',
+    "format of a list": '{"format": ["proximo-policy-1"]}',
+    "a later format": '{"format": "proximo-policy-2", "meta": {}}',
+    "a format on two lines": json.dumps({"format": "a\nb\x1b[2J" + "c" * 10_000}),
+    "no checksum": '{"format": "proximo-policy-1", "meta": {}}',
+    "a checksum of null": '{"format": "proximo-policy-1", "sha256": null, "meta": {}}',
+    "no description": '{"format": "proximo-policy-1", "sha256": ""}',
+}
+
+
+def test_descriptions_that_are_none_are_refused(whole, tmp_path):
+    held = tensors.read(whole.policy, "policy")[0]
+    cases = [
+        (name, [kind], lambda path, text=text, kind=kind: forged_text(held, kind, text, path))
+        for name, text in TEXTS.items()
+        for kind in LOADERS
+    ]
+    cases += [
+        (name, LOADERS, lambda path, text=text: path.write_bytes(safetensors.numpy.save(held, {"proximo": text})))
+        for name, text in HEADERS.items()
+    ]
+    assert_refused(cases, tmp_path / "file.safetensors")
+
+
+@pytest.mark.slow
+def test_large_claims_are_refused_without_large_memory(whole, tmp_path):
+    files = []
+
+    def new(name):
+        files.append(tmp_path / f"{name.replace('/', ' ')}.safetensors")
+        return files[-1]
+
+    for name, space in BOMBS.items():
+        forged(whole, "policy", put("observation_space", space), new(f"policy that sees {name}"))
+        forged(whole, "policy", put("action_space", space), new(f"policy that does {name}"))
+        if name in ("box of 10**12", "many boxes", "discrete of 10**10", "dict 300 deep"):
+            forged(whole, "checkpoint", put("agent/observation_space", space), new(f"checkpoint, {name}"))
+    for name, config in SETTINGS_BOMBS.items():
+        forged(whole, "policy", put("config", config), new(f"policy of {name}"))
+        forged(whole, "checkpoint", put("config", config), new(f"checkpoint of {name}"))
+    for name, header in TENSOR_BOMBS.items():
+        text = json.dumps(header).encode()
+        new(f"policy with {name}").write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    new("policy that is all header").write_bytes((2**40).to_bytes(8, "little") + b"{" * 100)
+    for kind in LOADERS:
+        os.mkfifo(new(f"pipe for a {kind}"))
+        new(f"endless {kind}").symlink_to("/dev/zero")
+        new(f"circular {kind}").symlink_to(files[-1])
+        files.append(tmp_path / f"{kind}{'x' * 300}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        unreadable = shutil.copy(whole.policy, Path(folder) / "policy")
+        os.chmod(unreadable, 0)
+        done = subprocess.run(
+            [sys.executable, damaged.__file__, whole.policy, *files, unreadable],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    *bad, last = done.stdout.splitlines() or [""]
+    assert not bad, done.stdout
+    assert last.startswith("megabytes"), done.stderr
+    assert int(last.split()[1]) < 1000
+
+
+TENSOR_BOMBS = {
+    "10**12 numbers": {"x": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}},
+    "numbers it does not hold": {"x": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 8]}},
+    "2**64 numbers": {"x": {"dtype": "F32", "shape": [2**32, 2**32], "data_offsets": [0, 0]}},
+    "negative numbers": {"x": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}},
+    "offsets the wrong way round": {"x": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}},
+    "no numbers, many times": {"x": {"dtype": "F64", "shape": [0, 2**62], "data_offsets": [0, 0]}},
+    "an unknown type": {"x": {"dtype": "O", "shape": [1], "data_offsets": [0, 8]}},
+    "a type that NumPy lacks": {
+        "__metadata__": {"proximo": '{"format": "proximo-policy-1"}'},
+        "x": {"dtype": "F8_E5M2", "shape": [8], "data_offsets": [0, 8]},
+    },
+    "a type of half bytes": {
+        "__metadata__": {"proximo": '{"format": "proximo-policy-1"}'},
+        "x": {"dtype": "F4", "shape": [16], "data_offsets": [0, 8]},
+    },
+    "brain floats": {
+        "__metadata__": {"proximo": '{"format": "proximo-policy-1"}'},
+        "x": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]},
+    },
+}
+
+
+# Other files.
+
+
+class Opens:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, marker, how):
+        self.call = (os.system, (f"touch '{marker}'",)) if how == "system" else (open, (str(marker), "w"))
+
+    def __reduce__(self):
+        return self.call
+
+
+def zipped(path, name, data):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+
+
+def zip_bomb(path):
+    """A gigabyte of zeros."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    piece = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("zeros", piece * 2**10 + packer.flush())
+        archive.filelist[0].compress_type, archive.filelist[0].file_size = zipfile.ZIP_DEFLATED, 2**30
+
+
+def foreign_files(whole, folder):
+    """Writers of files of others; what loads them must not make `folder/marker`."""
+    marker = folder / "marker"
+    bombs = {how: pickle.dumps(Opens(marker, how)) for how in ("system", "open")}
+    objects = np.array([Opens(marker, "open")], object)
+
+    def policy_data():
+        return tensors.read(whole.policy, "policy")[0]
+
+    return {
+        "nothing": lambda path: path.write_bytes(b""),
+        "text": lambda path: path.write_text("hello"),
+        "YAML": lambda path: shutil.copy(whole.run / "config.yaml", path),
+        "JSON": lambda path: shutil.copy(whole.run / "result.json", path),
+        "a picture": lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100)),
+        "a program": lambda path: path.write_bytes(b"\x7fELF" + bytes(100)),
+        "a script": lambda path: path.write_text(f"#!/bin/sh\ntouch '{marker}'\n"),
+        "a zip bomb": zip_bomb,
+        "a pickle with a command": lambda path: path.write_bytes(bombs["system"]),
+        "a pickle that opens": lambda path: path.write_bytes(bombs["open"]),
+        "a pickle as torch has it": lambda path: zipped(path, "archive/data.pkl", bombs["open"]),
+        "an array of objects": lambda path: np.save(path.open("wb"), objects, allow_pickle=True),
+        "arrays of objects": lambda path: np.savez(path.open("wb"), x=objects),
+        "an array": lambda path: np.save(path.open("wb"), np.zeros(3)),
+        "tensors": lambda path: path.write_bytes(safetensors.numpy.save(policy_data())),
+        "tensors of torch": lambda path: path.write_bytes(safetensors.numpy.save(policy_data(), {"format": "pt"})),
+        "a pickle as a description": lambda path: path.write_bytes(
+            safetensors.numpy.save(policy_data(), {"proximo": bombs["open"].decode("latin-1")})
+        ),
+    }
+
+
+NUM_FOREIGN = 17 + 2 + 3
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_other_files_are_refused_and_nothing_in_them_is_run(whole, tmp_path):
+    cases = [(name, LOADERS, write) for name, write in foreign_files(whole, tmp_path).items()]
+    cases.append(("a policy", ["checkpoint"], lambda path: shutil.copy(whole.policy, path)))
+    cases.append(("a checkpoint", ["policy"], lambda path: shutil.copy(whole.checkpoint, path)))
+    path = tmp_path / "file"
+    cases.append(("no file", LOADERS, lambda path: path.unlink()))
+    cases.append(("a link to nowhere", LOADERS, lambda path: path.symlink_to("nowhere")))
+    cases.append(("a folder", LOADERS, lambda path: (path.unlink(), path.mkdir())))
+    assert len(cases) == NUM_FOREIGN
+    assert_refused(cases, path)
+    assert not (tmp_path / "marker").exists()
+    pickle.loads(pickle.dumps(Opens(tmp_path / "marker", "open"))).close()
+    assert (tmp_path / "marker").exists()  # so those were sharp
+
+
+# Where host environments stand.
+
+CLASSES = (
+    "os:system",
+    "builtins:eval",
+    "builtins:exec",
+    "subprocess:Popen",
+    "io:FileIO",
+    "gymnasium.core:Env",
+    "x",
+    "",
+)
+
+
+def forged_states(data, rng):
+    """Bytes of an environment's state that must not be taken, by name."""
+    yield "nothing", b""
+    yield "a pickle", pickle.dumps([1])
+    yield "random bytes", rng.randbytes(500)
+    yield "random bytes behind the magic", data[:8] + rng.randbytes(500)
+    yield "a length of 2**60", data[:8] + (2**60).to_bytes(8, "little") + data[16:]
+    yield from ((f"cut to {size}", data[:size]) for size in (7, 8, 15, 16, len(data) - 1))
+    yield "more bytes", data + b"\0"
+    yield "10,000 lists", data[:8] + (20_000).to_bytes(8, "little") + deep("[]", 10_000).encode()
+    for name in CLASSES:
+
+        def edited(change):
+            state = decode(data)
+            change(state["nodes"])
+            return encode(state)
+
+        def first(nodes, name=name):
+            nodes[0][1] = name
+
+        def another(nodes, name=name):
+            next(iter(node for node in nodes if node[0] == "object"))[2]["teapot"] = ["node", len(nodes)]
+            nodes.append(["object", name, {"args": "touch marker"}])
+
+        def member(kind, *rest):
+            def change(nodes):
+                nodes[0][2]["teapot"] = [kind, *rest]
+
+            return change
+
+        yield f"{name} as the environment", edited(first)
+        yield f"{name} as an attribute", edited(another)
+        yield f"{name} as a choice", edited(member("enum", name, "x"))
+        yield f"{name} as a tuple", edited(member("named", name, ["touch marker"]))
+        yield f"{name} as a constant", edited(member("constant", f"builtin {name.partition(':')[2]}"))
+
+
+NUM_STATES = 12 + 5 * len(CLASSES)
+
+
+@pytest.fixture
+def cart_pole():
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=0)
+    yield env
+    env.close()
+
+
+def test_forged_states_of_environments_are_refused(cart_pole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = captured(cart_pole)
+    restore(cart_pole, data)
+    cases = list(forged_states(data, random.Random(0)))
+    assert len(cases) == NUM_STATES
+    taken = []
+    for name, bad in cases:
+        try:
+            restore(cart_pole, bad)
+            taken.append(name)
+        except ValueError as error:
+            if "\n" in str(error):
+                taken.append(f"{name}: {error}")
+    assert not taken
+    restore(cart_pole, data)  # as before
+    assert captured(cart_pole) == data
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_states_of_environments_do_nothing_else(cart_pole):
+    data, rng = captured(cart_pole), random.Random(0)
+    refused = 0
+    for _ in range(100):
+        try:
+            restore(cart_pole, flipped(data, rng.randrange(len(data)), rng.randrange(8)))
+        except ValueError:  # or it is another number, of which nobody can know that it is wrong
+            refused += 1
+    assert refused >= 50
+
+
+# Resuming: what shows only when the program is there.
+
+
+def half_run(folder, path):
+    shutil.copytree(folder, path)
+    return path, checkpoint.newest(path)
+
+
+RESUMED = {
+    "a counter renamed": renamed("program/train/update", "program/train/teapot"),
+    "keys of another shape": tensor("program/train/keys/env", lambda array: np.zeros((7, 7), np.uint32)),
+    "moments of another type": tensor("/mu/", lambda array: array.astype(np.float16)),
+    "more updates than rows": put("history/updates", 5),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resuming_refuses_a_state_that_does_not_fit(whole, tmp_path, name):
+    run, file = half_run(whole.half, tmp_path / "run")
+    forged(whole, "checkpoint", RESUMED[name], file)
+    with pytest.raises(UserError) as caught:
+        PPOTrainer.resume(run).train()
+    assert str(caught.value).isprintable()
+    assert not (run / "result.json").exists()
+
+
+def random_lanes(data):
+    return random.Random(0).randbytes(len(data))
+
+
+def cut_lanes(data):
+    return data[:-1]
+
+
+def evil_lanes(data):
+    inner, *counts = decode(data)
+    forgeries = dict(forged_states(inner, random.Random(0)))
+    return encode([forgeries["os:system as an attribute"], *counts])
+
+
+def pickled_lanes(data):
+    return pickle.dumps(Opens("marker", "system"))
+
+
+def endless_lanes(data):
+    return encode([decode(data)[0], 10**30, 10**30, -1, 10**30])
+
+
+def negative_lanes(data):
+    return encode([decode(data)[0], -5, -5, -5, -5])
+
+
+FORGED_LANES = [random_lanes, cut_lanes, evil_lanes, pickled_lanes]
+OTHER_COUNTS = [endless_lanes, negative_lanes]  # of which nobody can know that they are wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forge", FORGED_LANES + OTHER_COUNTS)
+def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeypatch, forge):
+    monkeypatch.chdir(tmp_path)
+    run, file = half_run(whole.host_half, tmp_path / "run")
+
+    def change(held, meta):
+        for lane in range(2):
+            held[f"lane/{lane}"] = np.frombuffer(forge(held[f"lane/{lane}"].tobytes()), np.uint8)
+
+    forged(whole, "host_checkpoint", change, file)
+    notes = probes.Notes()
+    result = PPOTrainer.resume(run, console=notes).train()
+    assert result["resumed"] == [{"step": 16, "exact": forge in OTHER_COUNTS}]
+    assert result["total_steps"] == 32
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+# The command line.
+
+
+def proximo(*args):
+    code = "from proximo.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
+
+
+def spoil(path):
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, len(data) - 3, 2))
+
+
+def assert_one_sentence(done):
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert "checksum is wrong" in done.stderr
+
+
+@pytest.mark.slow
+def test_commands_say_what_is_damaged(whole, tmp_path):
+    run = shutil.copytree(whole.run, tmp_path / "run")
+    spoil(run / "models" / "final_actor.safetensors")
+    assert_one_sentence(proximo("evaluate", run))
+    half, file = half_run(whole.half, tmp_path / "half")
+    before = {path: path.read_bytes() for path in half.rglob("*") if path.is_file() and path != file}
+    spoil(file)
+    for step in checkpoint.steps(half)[:-1]:
+        file.with_name(f"{checkpoint.step_name(step)}.safetensors").unlink()
+    assert_one_sentence(proximo("resume", half))
+    assert all(path.read_bytes() == data for path, data in before.items() if path.parent.name != "checkpoints")
+
+
+@pytest.mark.slow
+def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path):
+    run = shutil.copytree(whole.run, tmp_path / "run")
+    spoil(checkpoint.newest(run))
+    done = proximo("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert "checksum is wrong" in done.stdout + done.stderr
+    assert "The one before is used." in done.stdout + done.stderr
+    result = json.loads((run / "result.json").read_text())
+    assert result["resumed"] == [{"step": 16, "exact": True}]
+
+
+def test_there_are_many_cases():
+    bombs = 2 * len(BOMBS) + 2 * len(SETTINGS_BOMBS) + len(TENSOR_BOMBS)
+    forgeries = len(FORGED_POLICIES) + len(FORGED_CHECKPOINTS) + 2 * len(TEXTS) + len(HEADERS) + len(RESUMED)
+    assert 3 * NUM_DAMAGES + forgeries + bombs + NUM_FOREIGN + NUM_STATES >= 200
+    assert forgeries >= 200
