@@ -15,7 +15,7 @@ help:  ## Show this list
 # One stamp per kind of use: training does not wait for the test tools.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ui]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -43,6 +43,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/compiled.py
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/tracking.py
 	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/convolution.py
 	$(BIN)/python bench/optimization_level.py

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it is tested
 # Compiled programs are kept from one test, and one run of the tests, to the next; also for the commands they start.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
@@ -11,6 +12,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -24,8 +26,16 @@ install_import_hook(
         "proximo.policy.gaussian",
         "proximo.policy.normalize",
         "proximo.ppo.advantages",
+        "proximo.ppo.buffer",
         "proximo.ppo.loss",
         "proximo.ppo.optimizer",
     ],
     "beartype.beartype",
 )
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
+    if "pictures" not in request.keywords:
+        monkeypatch.setattr("proximo.train.trainer.illustrate", lambda *_: [])

@@ -48,9 +48,9 @@ def kill_at_random_moments(make_env, path, settings, kills, seed=0):
         if kill % 2:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
-            time.sleep(moments.uniform(0, 0.25))
+            time.sleep(moments.uniform(0, 0.2))
         else:
-            time.sleep(moments.uniform(0, 2))
+            time.sleep(moments.uniform(0, 1.5))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"

@@ -217,6 +217,7 @@ def test_saving_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_pytorch_state_dict_computes_the_same(tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     one = agent(spaces.Discrete(5), hidden_sizes=[8, 8], normalize_observations=True)

@@ -29,6 +29,7 @@ from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
 SETTINGS = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16)
+pytestmark = pytest.mark.slow
 LOADERS = {"policy": load_policy, "checkpoint": load_checkpoint}
 
 
@@ -449,7 +450,6 @@ def test_descriptions_that_are_none_are_refused(whole, tmp_path):
     assert_refused(cases, tmp_path / "file.safetensors")
 
 
-@pytest.mark.slow
 def test_large_claims_are_refused_without_large_memory(whole, tmp_path):
     files = []
 
@@ -740,7 +740,6 @@ FORGED_LANES = [random_lanes, cut_lanes, evil_lanes, pickled_lanes]
 OTHER_COUNTS = [endless_lanes, negative_lanes]  # of which nobody can know that they are wrong
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("forge", FORGED_LANES + OTHER_COUNTS)
 def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeypatch, forge):
     monkeypatch.chdir(tmp_path)
@@ -778,7 +777,6 @@ def assert_one_sentence(done):
     assert "checksum is wrong" in done.stderr
 
 
-@pytest.mark.slow
 def test_commands_say_what_is_damaged(whole, tmp_path):
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(run / "models" / "final_actor.safetensors")
@@ -792,7 +790,6 @@ def test_commands_say_what_is_damaged(whole, tmp_path):
     assert all(path.read_bytes() == data for path, data in before.items() if path.parent.name != "checkpoints")
 
 
-@pytest.mark.slow
 def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path):
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(checkpoint.newest(run))

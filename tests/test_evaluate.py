@@ -48,6 +48,7 @@ def test_any_number_of_episodes(episodes):
     assert evaluate(Lengths(), episodes).summary()["episodes"] == episodes
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_episodes():
     first, again, other = (evaluate(Lengths(), 40, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.lengths, again.lengths)
@@ -132,6 +133,7 @@ def test_success_on_the_host(says, success_return, successes):
     assert played.successes.tolist() == [bool(flag) for flag in successes]
 
 
+@pytest.mark.slow
 def test_sampled_actions_have_a_stream_of_their_own():
     """One-step episodes whose reward tells the action: one action for either cue, or many."""
     greedy = evaluate(probes.Aim(), 40)

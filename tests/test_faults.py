@@ -619,7 +619,7 @@ def test_training_that_fails(workers, tmp_path):
     with pytest.raises(EnvError) as caught:
         run.train()
     assert "(lane 2, at step 75 (step 5 of its episode)) failed: ValueError: the wheel" in caught.value.sentence
-    assert f"What was trained before is in {path / 'models'}." in caught.value.sentence
+    assert f"What was trained before is in {path / 'models'}; `proximo resume {path}` goes on." in caught.value.sentence
     assert "in raises" in caught.value.trace
     assert (path / "models" / "final_actor.safetensors").stat().st_size > 0
     result = json.loads((path / "result.json").read_text())

@@ -28,14 +28,18 @@ ALLOWED = {
     "envs": "config errors seeding spaces",
     "tensors": "errors files",
     "policy": "compiling _version config errors files seeding settings spaces tensors",
-    "ppo": "config errors seeding policy",
+    "ppo": "config errors seeding spaces policy",
     "collect": "compiling config errors seeding spaces envs policy ppo",
     "summary": "",
     "evaluate": "compiling config errors seeding summary envs policy collect",
-    "record": "compiling config errors seeding spaces envs policy evaluate track",
+    "trace": "compiling config errors seeding spaces envs policy evaluate",
+    "record": "config errors seeding spaces envs policy evaluate trace track",
     "run": "config errors settings envs policy track train",
-    "track": "_version config errors files settings seeding",
-    "train": "compiling config errors seeding settings presets tensors envs policy ppo collect evaluate track",
+    "track": "_version config errors files settings seeding presets",
+    "pyfunc": "policy",
+    "tables": "settings track",
+    "train": "compiling config errors seeding settings presets tensors envs policy ppo collect evaluate trace track "
+    "record",
 }
 UNRESTRICTED = {"cli", "__init__"}
 

@@ -138,6 +138,11 @@ def valid_values(draw):
         "checkpoint.every_seconds": draw(st.none() | positive(1e6)),
         "checkpoint.keep": draw(st.integers(1, 100)),
         "checkpoint.num_checkpoints": draw(st.integers(0, 100)),
+        "track.mlflow": draw(st.booleans()),
+        "track.tracking_uri": draw(st.none() | st.text()),
+        "track.experiment_name": draw(st.none() | st.text()),
+        "track.video": draw(st.booleans()),
+        "track.log_frequency": draw(st.integers(1, 10**6)),
         "track.recent_episodes": draw(st.integers(1, 10**6)),
         "track.success_return": draw(st.none() | st.floats(-1e300, 1e300)),
     }

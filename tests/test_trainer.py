@@ -16,6 +16,7 @@ import probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
+from proximo.track.pictures import PICTURES
 from proximo.train.prepare import resolve
 
 SMALL = dict(
@@ -62,7 +63,7 @@ def test_run_directory(finished):
     assert json.loads((path / "result.json").read_text()) == result
     assert settings.build(settings.from_file(path / "config.yaml")) == one.config
     assert yaml.safe_load((path / "config.yaml").read_text())["seed"] == 5
-    assert (path / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert {f"{name}.png" for name in PICTURES} == {file.name for file in (path / "plots").glob("*.png")}
 
 
 def test_result(finished):
@@ -218,6 +219,7 @@ def test_callbacks_hear_of_what_happens(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("event", "updates"), [("start", 0), ("checkpoint", 0), ("evaluation", 4), ("end", 10)])
 def test_any_callback_can_end_the_run(event, updates, tmp_path):
     result = trainer(tmp_path / "run").train(callback=Listener(**{event: False}))
@@ -266,6 +268,7 @@ class Sick(probes.Counter):
         return super().observe(clock, number) + jnp.where(clock == 40, jnp.nan, 0.0).astype(jnp.float32)
 
 
+@pytest.mark.slow
 def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
     """Episodes of 50 steps, rollouts of 16: the 40th is in the third rollout, and 50 steps later again, in the sixth
     (step 90), the ninth (140), and not in the tenth."""
@@ -280,6 +283,7 @@ def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
     assert "Update 3 was undone: loss/objective = nan (train.on_nonfinite=skip)." in one.console.said
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_recover_ends(tmp_path):
     one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0, on_nonfinite="skip", total_timesteps=64 * 100)
     with pytest.raises(TrainingError, match="In update 22 the reward is not finite"):
@@ -287,6 +291,7 @@ def test_a_run_that_does_not_recover_ends(tmp_path):
     assert len(rows(tmp_path / "run")) == 2 + 19
 
 
+@pytest.mark.slow
 def test_the_tensor_is_named_where_it_began(tmp_path):
     with pytest.raises(TrainingError, match="In update 3 the observation is not finite"):
         trainer(tmp_path / "run", env=Sick(), eval_frequency=0).train()

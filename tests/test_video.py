@@ -9,7 +9,7 @@ from PIL import Image
 
 import host_probes
 import probes
-from proximo import PPOAgent
+from proximo import PPOAgent, PPOTrainer
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.errors import EnvError, UserError
@@ -180,3 +180,13 @@ def test_failures_while_filming_are_told(monkeypatch):
     monkeypatch.setattr(HostDrawn, "render", without_pygame)
     with pytest.raises(UserError, match=r'pygame is not installed; pip install "proximo\[video\]"'):
         filmed(HostDrawn)
+
+
+@pytest.mark.slow
+@pytest.mark.pictures
+def test_a_run_can_end_with_a_film(tmp_path):
+    settings = dict(num_envs=2, rollout_length=8, minibatch_size=8, hidden_sizes=[8], total_timesteps=16, workers=0)
+    PPOTrainer("CartPole-v1", out=tmp_path / "run", preset=False, track_video=True, **settings).train()
+    assert sorted(file.name for file in (tmp_path / "run" / "videos").iterdir()) == ["final.gif", "final.mp4"]
+    with pytest.raises(UserError, match="cannot be drawn"):
+        PPOTrainer("gymnax/CartPole-v1", preset=False, track_video=True, **settings)

@@ -1,4 +1,4 @@
-"""The command line: `proximo train`, `resume`, `evaluate`, `envs`, `settings`."""
+"""The command line: `proximo train`, `resume`, `evaluate`, `runs`, `sync`, `ui`, `envs`, `settings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console as RichConsole
 from rich.markup import escape
-from rich.table import Table
 
 from proximo import settings
 from proximo._version import __version__
@@ -93,14 +92,25 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
     preset: Annotated[bool, typer.Option(help="Start from the environment's tuned settings.")] = True,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where MLflow is; runs/mlflow.db by default.")
+    ] = None,
+    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not feed MLflow.")] = False,
+    video: Annotated[bool, typer.Option("--video", help="Film an episode of the final policy (track.video).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")
     ] = False,
 ) -> None:
     check_loudness(quiet, verbose)
+    if mlflow is not None and no_mlflow:
+        raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     flags = settings.from_assignments(assignments or [])
-    for path, text in (("env.id", env), ("train.total_timesteps", steps), ("seed", seed)):
+    switch = False if no_mlflow else None if mlflow is None else True
+    for path, text in (
+        *(("env.id", env), ("train.total_timesteps", steps), ("seed", seed)),
+        *(("track.tracking_uri", mlflow), ("track.mlflow", switch), ("track.video", video or None)),
+    ):
         if text is not None:
             flags[path] = settings.convert(settings.find_setting(path), text)
     given = settings.from_file(config) if config else {}
@@ -209,6 +219,7 @@ def evaluate(
         from proximo.evaluate import make_evaluator
         from proximo.record import film
         from proximo.run import open_run
+        from proximo.tables import evaluation_table
 
         agent, source = open_run(path, config, which)
         videos: list[str] = []
@@ -247,26 +258,62 @@ def evaluate(
         out.print(f"[dim]{escape(file)}[/dim]")
 
 
-def evaluation_table(summary: dict[str, Any]) -> Table:
-    """The numbers of `Evaluation.summary` for people."""
-    from proximo.track.console import number
-
-    table = Table("", box=None, pad_edge=False)
-    for title in ("mean", "std", "min", "max", "95 % interval"):
-        table.add_column(title, justify="right")
-    for name in ("return", "length"):
-        *spread, low, high = (
-            number(summary[f"{name}_{part}"]) for part in ("mean", "std", "min", "max", "low", "high")
-        )
-        table.add_row(name, *spread, "-" if summary[f"{name}_low"] is None else f"{low} to {high}")
-    rate, low, high = (f"{100 * summary[f'success_{part}']:.0f} %" for part in ("rate", "low", "high"))
-    table.add_row("success", rate, "", "", "", f"{low} to {high}")
-    return table
-
-
 def flag(name: str, path: str, text: str) -> Any:
     """The value of the flag `name`, which takes what the setting `path` takes."""
     return settings.convert(dataclasses.replace(settings.find_setting(path), path=name), text)
+
+
+@app.command("runs")
+def runs_command(
+    best: Annotated[
+        str | None, typer.Option(metavar="ENV", help="Only the best run of this environment.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
+) -> None:
+    """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
+    from proximo.files import to_json
+    from proximo.tables import runs_table
+    from proximo.track.runs import best_of, list_runs
+    from proximo.track.store import RUNS
+
+    found = list_runs(RUNS)
+    chosen = found if best is None else best_of(found, best)
+    if as_json:
+        typer.echo(to_json([run.as_json() for run in chosen]))
+    elif chosen:
+        out.print(runs_table(chosen), soft_wrap=False)
+    else:
+        out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
+
+
+@app.command("sync")
+def sync_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where to send it; where the run was tracked by default.")
+    ] = None,
+) -> None:
+    """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
+    from proximo.run import find_run, read_config
+    from proximo.track.feed import sync
+
+    path = find_run(run)
+    done = sync(path, read_config(path), mlflow)
+    out.print(f"{escape(done.shown_uri)} has everything of {escape(str(path))}: updates up to {done.last_update:,}.")
+
+
+@app.command("ui")
+def ui_command(
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The first free one from 5000 on by default.", min=1, max=65535),
+    ] = None,
+) -> None:
+    """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
+    from proximo.track.store import RUNS
+    from proximo.track.ui import show
+
+    show(RUNS, port, lambda sentence: out.print(escape(sentence)))
 
 
 @app.command()
@@ -302,19 +349,9 @@ def list_settings(
     word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only settings that mention this.")] = "",
 ) -> None:
     """List every setting: its name, its default and what it does."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("setting", "default", "what it does"):
-        table.add_column(title, overflow="fold")
+    from proximo.tables import settings_table
+
     chosen = [s for s in settings.SETTINGS.values() if word.lower() in f"{s.path} {s.help}".lower()]
     if not chosen:
         raise UserError(f"No setting mentions {word!r}; `proximo settings` lists them all.")
-    for setting in chosen:
-        table.add_row(setting.path, plain(setting.default), setting.help)
-    out.print(table, soft_wrap=False)
-
-
-def plain(value: Any) -> str:
-    """A value as YAML would have it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+    out.print(settings_table(chosen), soft_wrap=False)

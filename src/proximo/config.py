@@ -177,8 +177,17 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TrackConfig:
-    """What is reported."""
+    """What is reported, and to which MLflow."""
 
+    mlflow: bool = setting(True, "Feed MLflow; PROXIMO_MLFLOW=0 in the environment turns that off everywhere.")
+    tracking_uri: str | None = setting(
+        None, "Where MLflow is; null: MLFLOW_TRACKING_URI, or else mlflow.db beside the folder of the run."
+    )
+    experiment_name: str | None = setting(None, "The MLflow experiment; null: the environment's id.")
+    video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
+    log_frequency: int = setting(
+        10, "Updates between two that MLflow gets; those with an evaluation and the last one always.", at_least=1
+    )
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(
         None,

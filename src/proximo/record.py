@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from proximo.compiling import jit
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv
 from proximo.envs.host.rows import read_mask
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.evaluate import Actions, step_limit
 from proximo.policy.agent import PPOAgent
-from proximo.seeding import EVALUATION_OFFSET, RESET_OFFSET, evaluation_action_key, evaluation_key
+from proximo.seeding import EVALUATION_OFFSET, RESET_OFFSET, evaluation_action_key
 from proximo.spaces import cast, to_mask
+from proximo.trace import JaxStage, Seen, play
 from proximo.track.video import check_installed, write_video
 
 FPS = 30
@@ -42,9 +40,31 @@ def record(
     The episode starts as the first one of an evaluation with the same seed does. An environment that cannot be drawn
     is refused at once.
     """
-    prepare()
+    draws = drawing(source)
     actions = Actions(agent.policy, None if deterministic else evaluation_action_key(seed))
     limit = step_limit(source, env)
+    if not isinstance(source, HostSource):
+        return compiled_frames(source, actions, agent, limit, seed), rate(source)
+    canvas = draws()
+    return host_frames(FilmedStage(source, canvas, agent, seed), actions, agent, limit), rate(canvas)
+
+
+def check_drawable(source: JaxEnv | HostSource) -> None:
+    """Refuse, before a run has begun, an environment that cannot be filmed at its end."""
+    check_installed()
+    draws = drawing(source)
+    if isinstance(source, HostSource):
+        canvas = draws()
+        try:
+            canvas.reset(seed=0)
+            drawn(canvas, source.spec.id)
+        finally:
+            canvas.close()
+
+
+def drawing(source: JaxEnv | HostSource) -> Any:
+    """What draws: a function that makes a host environment which does, or a JAX environment's method."""
+    prepare()
     draws = getattr(source, "rendering" if isinstance(source, HostSource) else "render", None)
     if draws is None:
         known = "EnvPool's cannot" if isinstance(source, HostSource) else "it has no method `render(state)`"
@@ -52,10 +72,7 @@ def record(
             f"{source.spec.id} cannot be drawn: {known}. Gymnasium's environments can, and JAX environments with a "
             f"method `render(state)` that gives a picture [H, W, 3] of bytes."
         )
-    if not isinstance(source, HostSource):
-        return compiled_frames(source, actions, agent, limit, seed), rate(source)
-    canvas = draws()
-    return host_frames(source, canvas, actions, agent, limit, seed), rate(canvas)
+    return draws
 
 
 def prepare() -> None:
@@ -76,58 +93,52 @@ def film(
     return [f"{stem}.mp4", f"{stem}.gif"], [cut] if more else []
 
 
-def host_frames(
-    source: Any, env: gymnasium.Env, actions: Actions, agent: PPOAgent, limit: int | None, seed: int
-) -> Frames:
-    """The pictures of an episode of `env`, which is one of `source`'s and draws itself; it is closed in the end."""
-    name, space, seed = source.spec.id, source.spec.action_space, seed + EVALUATION_OFFSET
-    act = jit(actions.at)
-    carry = agent.policy.initial_carry(1)["actor"]
+def host_frames(stage: FilmedStage, actions: Actions, agent: PPOAgent, limit: int | None) -> Frames:
+    """The pictures of an episode of an environment that draws itself; it is closed in the end."""
     try:
-        env.action_space.seed(seed)
-        obs, info = env.reset(seed=seed + RESET_OFFSET)
-        yield drawn(env, name)
-        step, ended = 0, False
-        while not ended and step != limit:
-            mask = read_mask(env, obs, info, source.mask_source) if source.mask_source else None
-            flags = None if mask is None else to_mask(space, mask)[None]
-            batch, _ = agent.policy.adapter.batch(obs)
-            carry, action = act(np.int32(step), agent.params, agent.obs_stats, carry, batch, flags)
-            obs, _, terminated, truncated, info = env.step(cast(space, jax.device_get(action), single=True))
-            yield drawn(env, name)
-            step, ended = step + 1, terminated or truncated
+        for _ in play(stage, actions, agent, limit):
+            yield drawn(stage.env, stage.source.spec.id)
     except ProximoError:
         raise
     except Exception as error:
         raise EnvError(
-            f"The environment {name} failed while it was filmed: {type(error).__name__}: {error}.",
+            f"The environment {stage.source.spec.id} failed while it was filmed: {type(error).__name__}: {error}.",
             traceback.format_exc(),
         ) from None
     finally:
-        env.close()
+        stage.env.close()
+
+
+class FilmedStage:
+    """An environment of `source` that draws itself."""
+
+    def __init__(self, source: Any, env: gymnasium.Env, agent: PPOAgent, seed: int):
+        self.source = source
+        self.env = env
+        self._adapter = agent.policy.adapter
+        self._seed = seed + EVALUATION_OFFSET
+
+    def reset(self) -> Seen:
+        self.env.action_space.seed(self._seed)
+        return self._seen(*self.env.reset(seed=self._seed + RESET_OFFSET))
+
+    def step(self, number: int, action: Any) -> Seen:
+        obs, _, terminated, truncated, info = self.env.step(cast(self.source.spec.action_space, action, single=True))
+        return self._seen(obs, info, terminated=bool(terminated), truncated=bool(truncated))
+
+    def _seen(self, obs: Any, info: Any, **flags: bool) -> Seen:
+        where = None if any(flags.values()) else self.source.mask_source
+        mask = read_mask(self.env, obs, info, where) if where else None
+        flat = None if mask is None else to_mask(self.source.spec.action_space, mask)[None]
+        return Seen(self._adapter.batch(obs)[0], flat, **flags)
 
 
 def compiled_frames(env: Any, actions: Actions, agent: PPOAgent, limit: int | None, seed: int) -> Frames:
     """The pictures of an episode of a JAX environment that has a method `render`."""
-    key = evaluation_key(seed)
-
-    def advance(step: jax.Array, params: Any, stats: Any, carry: Any, state: Any, seen: Any) -> tuple[Any, Any, Any]:
-        batch, mask = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (seen.obs, seen.action_mask))
-        carry, action = actions.at(step, params, stats, carry, batch, mask)
-        # Keys as `Lanes` makes them for its first lane.
-        step_key = jax.random.split(jax.random.split(jax.random.fold_in(key, step), 1)[0])[0]
-        return carry, *env.step(step_key, state, jax.tree.map(lambda leaf: leaf[0], action))
-
-    act = jit(advance)
-    carry = agent.policy.initial_carry(1)["actor"]
-    state, seen = jit(env.reset)(jax.random.split(key, 1)[0])
-    yield picture(env.render(state), env.spec.id)
-    step, ended = 0, False
-    while not ended and step != limit:
-        carry, state, seen = act(np.int32(step), agent.params, agent.obs_stats, carry, state, seen)
-        step, ended = step + 1, bool(seen.terminated) or bool(seen.truncated)
-        if not ended or seen.final_obs is None:  # one that resets itself has the next episode's state by now
-            yield picture(env.render(state), env.spec.id)
+    stage = JaxStage(env, seed)
+    for _ in play(stage, actions, agent, limit):
+        if stage.state is not None:
+            yield picture(env.render(stage.state), env.spec.id)
 
 
 def drawn(env: gymnasium.Env, name: str) -> np.ndarray:

@@ -70,7 +70,10 @@ FOREIGN_NAMES = {
     "n_eval_episodes": "eval.episodes",
     "num_seed": "seed",
     "stats_window_size": "track.recent_episodes",
+    "log_interval": "track.log_frequency",
 }
+# Keywords that the trainer takes under another name.
+KEYWORDS = {"enable_mlflow": "track.mlflow"}
 # Where our setting means something a little different, what it means.
 DIFFERENCES = {
     "vec_env_cls": "0 for this process, a number of worker processes, or auto",
@@ -139,6 +142,8 @@ def find_setting(path: str) -> Setting:
 
 def find_keyword(name: str) -> Setting:
     """The setting that a Python keyword means: its own name, or `section_name`."""
+    if name in KEYWORDS:
+        return SETTINGS[KEYWORDS[name]]
     by_name = [setting for setting in SETTINGS.values() if setting.name == name]
     by_path = [setting for setting in SETTINGS.values() if setting.path.replace(".", "_") == name]
     if len(by_name) > 1:

@@ -35,6 +35,7 @@ def test_the_step_after_an_end_is_a_filler():
     assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
 
 
+@pytest.mark.slow
 def test_a_reset_gives_no_reward():
     """EnvPool's dm_control environments report whatever their memory held, before the first step."""
     lanes = make("envpool/CartpoleBalance-v1").lanes(2, EnvConfig())

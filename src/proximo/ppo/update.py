@@ -14,6 +14,7 @@ from proximo.config import Config
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
+from proximo.ppo.buffer import buffer_metrics
 from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
 from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
 from proximo.ppo.rollout import Rollout, Samples, flatten_lanes
@@ -75,6 +76,7 @@ def update(
         "ppo/learning_rate": rates.learning,
         "ppo/clip_epsilon": rates.clip,
         "ppo/entropy_coef": rates.entropy,
+        **buffer_metrics(rollout, samples, policy),
     }
     state = replace(
         state,

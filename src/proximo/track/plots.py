@@ -1,43 +1,65 @@
-"""Pictures of a run."""
+"""Draw the pictures of a run, into `plots/` of its directory."""
 
 from __future__ import annotations
 
-import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from proximo.files import write_atomically
+import numpy as np
+
+from proximo.config import Config
+from proximo.files import to_json, write_atomically
+from proximo.track.pictures import PICTURES, RunData
+
+MAX_ROWS = 3_000
+MAX_EVALUATIONS = 300
+"""What is drawn of longer runs is evenly spaced: a picture has no room for more."""
 
 
-def plot_learning_curve(path: Path) -> None:
-    """`plots/learning_curve.png` of the run in `path`: returns of each rollout, their recent average, evaluations."""
-    # Imported here: it takes as long as everything else together, and the figure needs no window.
-    from matplotlib.figure import Figure
+def draw_pictures(path: Path, config: Config, result: dict[str, Any], trace: dict[str, Any] | None) -> list[str]:
+    """Draw everything there is to show of the run in `path`, and write `plots/trace.json`; a sentence for each picture
+    that could not be drawn. Pictures of an earlier end that have no successor are removed."""
+    run = RunData(read_rows(path / "metrics.jsonl"), config, result, trace)
+    folder, trouble = path / "plots", list[str]()
+    if trace is None:
+        (folder / "trace.json").unlink(missing_ok=True)
+    else:
+        write_atomically(folder / "trace.json", to_json(trace) + "\n")
+    for name, draw in PICTURES.items():
+        file = folder / f"{name}.png"
+        try:
+            from proximo.track.drawing import png
 
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    result = json.loads((path / "result.json").read_text(encoding="utf-8"))
-    if not any(row["recent/return_mean"] is not None for row in rows):
-        return
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    rollouts = [(row["step"], row["rollout/return_mean"]) for row in rows if row["rollout/return_mean"] is not None]
-    recent = [(row["step"], row["recent/return_mean"]) for row in rows if row["recent/return_mean"] is not None]
-    played = [(row["step"], row["eval/return_mean"]) for row in rows if "eval/return_mean" in row]
-    if result["final_eval"]:
-        played.append((result["total_steps"], result["final_eval"]["return_mean"]))
-    axes.plot(*zip(*rollouts, strict=True), ".", color="#9db4c8", markersize=4, label="episodes of one rollout, mean")
-    axes.plot(*zip(*recent, strict=True), color="#1f5f99", linewidth=2, label="recent episodes, mean")
-    if played:
-        axes.plot(
-            *zip(*played, strict=True), "D", color="#d1603d", markersize=6, label="deterministic evaluation, mean"
-        )
-    axes.set_title(f"{result['env']}, seed {result['seed']}")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("return of an episode")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_atomically(path / "plots" / "learning_curve.png", picture.getvalue())
+            figure = draw(run)
+            if figure is None:
+                file.unlink(missing_ok=True)
+            else:
+                write_atomically(file, png(figure))
+        except Exception as error:  # a picture is never worth a run
+            trouble.append(f"plots/{file.name} could not be drawn: {type(error).__name__}: {error}.")
+            if isinstance(error, ImportError):
+                break
+    return trouble
+
+
+def read_rows(file: Path, most: int = MAX_ROWS, most_evaluations: int = MAX_EVALUATIONS) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl`: all, or of more than `most` evenly spaced ones, and so of those with an
+    evaluation. Only these are parsed: that is what takes time."""
+    count, evaluated = 0, []
+    with file.open("rb") as lines:
+        for line in lines:
+            if b'"eval/episodes"' in line:
+                evaluated.append(count)
+            count += line.endswith(b"\n")
+    wanted = {*thinned(range(count), most), *thinned(evaluated, most_evaluations)}
+    with file.open("rb") as lines:
+        return [json.loads(line) for number, line in enumerate(lines) if number in wanted]
+
+
+def thinned(items: Sequence[int], most: int) -> list[int]:
+    """At most `most` of them, evenly spaced, with the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i)] for i in np.linspace(0, len(items) - 1, most)]

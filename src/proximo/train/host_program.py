@@ -19,7 +19,7 @@ from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.finite import broken
 from proximo.ppo.update import TrainState, initial_train_state
-from proximo.train.program import Fill, ProgramState, UpdateReport, learn
+from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
 
 Tree = Any
 GRACE_SECONDS = 2.0
@@ -98,7 +98,7 @@ class HostProgram:
         began = time.perf_counter()
         train, lanes, report = self._learn(state.train, state.collect, collected)
         self._standing = ProgramState(train, lanes)
-        on_host = jax.device_get(report)
+        on_host = unstacked(jax.device_get(report))
         self.seconds = {
             "environment": self._collector.env_seconds,
             "policy": self._collector.policy_seconds,

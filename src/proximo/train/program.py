@@ -20,6 +20,7 @@ from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.finite import broken, is_finite
+from proximo.ppo.loss import Metrics
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState, initial_train_state, update
 
@@ -40,7 +41,7 @@ class ProgramState:
 class UpdateReport:
     """What one update tells the host."""
 
-    metrics: dict[str, Any]
+    metrics: dict[Any, Any]  # by name on the host; `stacked` on the device
     episodes: Episodes
     num_valid: jax.Array  # int32 environment steps that count
     mean_reward: jax.Array
@@ -137,7 +138,7 @@ class CompiledProgram:
         self.compile(state)
         state, reports = self._run(state, np.int32(num_updates))
         on_host = jax.device_get(reports)
-        return state, [jax.tree.map(lambda leaf, i=i: leaf[i], on_host) for i in range(num_updates)]
+        return state, [unstacked(jax.tree.map(lambda leaf, i=i: leaf[i], on_host)) for i in range(num_updates)]
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -179,4 +180,20 @@ def learn(
         train, lanes = jax.lax.cond(is_finite(metrics), lambda: (train, lanes), lambda: undone)
     num_valid = rollout.valid.sum(dtype=jnp.int32)
     mean_reward = jnp.where(rollout.valid, rollout.reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
-    return ProgramState(train, lanes), UpdateReport(metrics, episodes, num_valid, mean_reward)
+    return ProgramState(train, lanes), UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
+
+
+def stacked(metrics: Metrics) -> dict[tuple[str, ...], jax.Array]:
+    """Scalars of one type as one array, under all their names: reading back takes its time for each array."""
+    names: dict[Any, list[str]] = {}
+    for name, value in metrics.items():
+        names.setdefault(value.dtype, []).append(name)
+    return {tuple(group): jnp.stack([metrics[name] for name in group]) for group in names.values()}
+
+
+def unstacked(report: UpdateReport) -> UpdateReport:
+    """A report on the host with each metric under its own name."""
+    metrics = {
+        name: value for names, values in report.metrics.items() for name, value in zip(names, values, strict=True)
+    }
+    return replace(report, metrics=metrics)

@@ -15,13 +15,15 @@ from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
 from proximo.policy.agent import PPOAgent
 from proximo.ppo.finite import WATCHED
+from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
 from proximo.track.console import Console
-from proximo.track.plots import plot_learning_curve
 from proximo.track.store import RunStore, default_directory, versions
+from proximo.track.tracker import make_tracker
 from proximo.train.callbacks import STEP, Callbacks, for_callback
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.history import History, Record
+from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
 from proximo.train.prepare import check_spaces, extended, find_resumable, is_complete, make_program, resolve
@@ -67,6 +69,8 @@ class PPOTrainer:
         self.env = source
         self.agent = agent or PPOAgent(source.spec.observation_space, source.spec.action_space, self.config)
         check_spaces(self.agent, source.spec)
+        if self.config.track.video:
+            check_drawable(source)
         self.program = make_program(source, self.agent, self.config)
         self.path = Path(out) if out is not None else default_directory(self.config)
         self.console = console or Console()
@@ -102,14 +106,16 @@ class PPOTrainer:
         self._callbacks = callbacks = Callbacks(callback)
         history = History(self.config)
         store = self._open(history)
+        tracker = make_tracker(self.config, self.path, self.console.note)
         self._failure = ""
         self.console.start(self.config, self.path)
-        with contextlib.closing(store), Interrupt() as interrupt, self.console, self:
+        with contextlib.closing(store), contextlib.closing(tracker), Interrupt() as interrupt, self.console, self:
             stopped = lambda: interrupt.signal is not None  # noqa: E731
             keeper = Keeper(store, self.program, self.agent, self._by_id, self.console.note)
             state = self._first_state(history)
             self._adopt(state)
             keeper.begin(state, history)
+            tracker.start()
             if history.stop_reason is None:
                 self.program.compile(state)
             self._tell(self.program.notices)
@@ -289,7 +295,7 @@ class PPOTrainer:
             return None
 
     def _finish(self, keeper: Keeper, state: ProgramState, history: History, interrupt: Interrupt) -> dict[str, Any]:
-        """Checkpoint, models, final evaluation, summary and picture. A run that was cut short is not evaluated."""
+        """Checkpoint, models, final evaluation, summary and pictures. A run that was cut short is not evaluated."""
         reason = history.stop_reason or "interrupted"
         keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
@@ -309,7 +315,7 @@ class PPOTrainer:
         }
         keeper.write(lambda: keeper.store.finish(result))
         if not interrupt.impatient:
-            keeper.write(lambda: plot_learning_curve(self.path))
+            self._tell(illustrate(self.path, self.config, result, self.env, self.agent, stopped))
         # All is saved: now they may fail.
         self._tell_of_checkpoints(keeper)
         if played:

@@ -1,0 +1,186 @@
+"""From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
+
+    python -m proximo.track.feed RUN
+
+Lines on the standard input say when training ends; lines of JSON on the standard output say how it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from proximo import settings
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.track.mlflow import MlflowRun, Record, in_words
+
+PAUSE, FILES_PAUSE = 2.0, 10.0
+LONGEST_PAUSE = 10.0
+ORPHAN_SECONDS = 60.0
+"""How long the rest of a run is tried to be sent when its training was killed."""
+MOST_BYTES = 1_000_000
+NICENESS = 10
+
+
+class Rows:
+    """The rows of `metrics.jsonl`, as they are added; each is read once."""
+
+    def __init__(self, path: Path):
+        self._path, self._offset = path / "metrics.jsonl", 0
+
+    def read(self) -> list[Record]:
+        """The next whole rows, not too many at once; none when there are none yet."""
+        with self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._offset:
+                self._offset = 0  # cut back, by a resume: what MLflow has is not sent again
+            file.seek(self._offset)
+            whole, _, _ = file.read(MOST_BYTES).rpartition(b"\n")
+        self._offset += len(whole) + bool(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class Feeder:
+    """Sends what is due of the run in `path`. What fails raises, and is done again by the next call."""
+
+    def __init__(self, path: Path, config: Config, uri: str | None = None):
+        self.run = MlflowRun(path, config, uri)
+        self._path, self._rows = path, Rows(path)
+        self._every = config.track.log_frequency
+        self._connected = False
+        self._waiting: list[Record] = []
+        self._last: Record | None = None  # the last row, if it is not due
+        self._files_at = time.monotonic()
+
+    def feed(self, live: bool = True) -> None:
+        """Send the rows that are due, and now and then the files."""
+        try:
+            if not self._connected:
+                self.run.connect(live)
+                self._connected = True
+            while True:
+                self.run.send(self._waiting)
+                rows = self._rows.read()
+                self._waiting = [row for row in rows if self._is_due(row)]
+                if not rows:
+                    break
+                self._last = None if self._is_due(rows[-1]) else rows[-1]
+            if time.monotonic() - self._files_at >= FILES_PAUSE:
+                self._files_at = time.monotonic()
+                self.run.send_files()
+        except BaseException:
+            self._connected = False
+            raise
+
+    def finish(self) -> None:
+        """Send everything that is left, and how the run ended."""
+        self.feed(live=False)
+        try:
+            result = json.loads((self._path / "result.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            result = None
+        try:
+            if result is not None and self._last is not None:
+                self.run.send([self._last])
+            self.run.send_files()
+            self.run.end(result)
+        except BaseException:
+            self._connected = False
+            raise
+
+    def _is_due(self, row: Record) -> bool:
+        return row["update"] % self._every == 0 or any(name.startswith("eval/") for name in row)
+
+
+@contextlib.contextmanager
+def alone(path: Path, wait: bool) -> Iterator[None]:
+    """While this lasts, nobody else feeds MLflow from this run."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not wait:
+                    raise UserError(f"{path} is being sent to MLflow by its own training already.") from None
+                time.sleep(0.2)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(folder)
+
+
+def sync(path: Path, config: Config, uri: str | None = None) -> MlflowRun:
+    """Send everything of a run that MLflow does not have yet."""
+    feeder = Feeder(path, config, uri)
+    with alone(path, wait=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what MLflow uses that is deprecated is no concern of the user's
+        try:
+            feeder.finish()
+        except Exception as error:
+            raise UserError(f"MLflow at {feeder.run.shown_uri} does not take {path}: {in_words(error)}.") from error
+    return feeder.run
+
+
+def say(**facts: Any) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more
+        print(json.dumps(facts), file=sys.__stdout__, flush=True)
+
+
+def told(seconds: float) -> bytes | None:
+    """What the trainer says within `seconds`: b"end", b"" if it is gone, None if nothing."""
+    ready, _, _ = select.select([0], [], [], seconds)
+    return os.read(0, 100).strip() if ready else None
+
+
+def keep_feeding(feeder: Feeder) -> None:
+    """Feed until training ends, and then to the end; what fails is tried again, later and later. Of a failure that the
+    next attempt mends nothing is said."""
+    word: bytes | None = None
+    failures, pause, gone_at = 0, 0.0, 0.0
+    while word != b"" or time.monotonic() - gone_at < ORPHAN_SECONDS:
+        if word is None:
+            word, gone_at = told(pause), time.monotonic()
+        else:
+            time.sleep(min(pause, 1.0))
+        try:
+            if word is not None:
+                feeder.finish()
+                say(done=True, sent=feeder.run.last_update)
+                return
+            feeder.feed()
+            failures, pause = 0, PAUSE
+            say(sent=feeder.run.last_update)
+        except Exception as error:
+            failures += 1
+            pause = min(2.0 ** (failures - 1), LONGEST_PAUSE)
+            if failures > 1 or word is not None:
+                say(trouble=in_words(error), sent=feeder.run.last_update)
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the trainer, which will say so
+    os.nice(NICENESS)
+    sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
+    config = settings.build(settings.from_file(path / "config.yaml"))
+    feeder = Feeder(path, config)
+    say(uri=feeder.run.shown_uri)
+    with alone(path, wait=True):
+        keep_feeding(feeder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What runs there are: read from their folders, whatever state they are in."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proximo import settings
+from proximo.errors import UserError
+
+TAIL = 100_000
+COMPLETE = ("converged", "budget", "callback")
+CUT = "stopped without an end"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in a few words. `returned` is the mean of its final evaluation, or else of its recent episodes."""
+
+    path: Path
+    env: str
+    steps: int
+    returned: float | None
+    state: str
+    """running, complete, interrupted, failed, or stopped without an end."""
+    changed: float
+    """When it was last written to, in seconds since 1970."""
+
+    def as_json(self) -> dict[str, Any]:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.changed))
+        about = {"run": str(self.path), "env": self.env, "steps": self.steps, "return": self.returned}
+        return about | {"state": self.state, "when": when}
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """The runs in `folder`, the newest first; what is damaged is left out."""
+    found = [summary for file in folder.glob("*/config.yaml") if (summary := _summary(file.parent))]
+    return sorted(found, key=lambda run: run.changed, reverse=True)
+
+
+def best_of(runs: list[RunSummary], env: str) -> list[RunSummary]:
+    """Those with the highest return on `env`; more than one where several have the same."""
+    known = sorted({run.env for run in runs})
+    judged = [run for run in runs if run.env == env and run.returned is not None]
+    if not judged:
+        hint = f"there are runs of {', '.join(known)}" if known else "there are no runs yet"
+        raise UserError(f"No run of {env} has a return to compare; {hint}.")
+    most = max(run.returned for run in judged if run.returned is not None)
+    return [run for run in judged if run.returned == most]
+
+
+def _summary(path: Path) -> RunSummary | None:
+    rows = path / "metrics.jsonl"
+    try:
+        config = settings.build(settings.from_file(path / "config.yaml"))
+        changed, result = rows.stat().st_mtime, _result(path)
+        row = _last_row(rows)
+        running = _is_running(rows)
+        if result is None or running:
+            state, returned = "running" if running else CUT, row.get("recent/return_mean")
+            return RunSummary(path, config.env.id, row.get("step", 0), returned, state, changed)
+        reason = result["stop_reason"]
+        played = (result["final_eval"] or {}).get("return_mean")
+        returned = result["final_return"] if played is None else played
+        state = "complete" if reason in COMPLETE else str(reason)
+        return RunSummary(path, config.env.id, int(result["total_steps"]), returned, state, changed)
+    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _result(path: Path) -> dict[str, Any] | None:
+    try:
+        result: dict[str, Any] = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        return result
+    except FileNotFoundError:
+        return None
+
+
+def _last_row(rows: Path) -> dict[str, Any]:
+    """The last whole row; empty if there is none."""
+    with rows.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL))
+        lines = file.read().split(b"\n")[:-1]
+    row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return row
+
+
+def _is_running(rows: Path) -> bool:
+    """Whether a process that is alive trains the run: it holds a lock."""
+    with rows.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks: nobody can tell
+            return False
+    return False

@@ -1,0 +1,113 @@
+"""The trainer's side of tracking: starts the process that feeds MLflow, passes on what it says, and lets it finish."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from proximo.config import Config
+
+SWITCH = "PROXIMO_MLFLOW"
+"""The environment variable that turns tracking off everywhere, as for automatic tests, if it is 0."""
+PATIENCE, PATIENCE_IN_TROUBLE = 15.0, 3.0
+"""Seconds that the end of a run waits for MLflow to get the rest: while it takes it, and while it does not."""
+
+
+class NoTracker:
+    """Tracks nothing."""
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Tracker(NoTracker):
+    """Feeds MLflow while a run is trained. Nothing here waits, or raises, until `close`, which waits a little."""
+
+    def __init__(self, path: Path, note: Callable[[str], None]):
+        self._path, self._note = path, note
+        self._process: subprocess.Popen[bytes] | None = None
+        self._uri, self._sent = "", 0
+        self._trouble, self._troubled = "", False  # at the moment; at any time
+        self._done = False
+
+    def start(self) -> None:
+        """From now on the rows of the run are sent. `config.yaml` is there."""
+        command = [sys.executable or "python3", "-P", "-m", "proximo.track.feed", str(self._path.absolute())]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the trainer
+            )
+        except OSError as error:
+            self._note(f"MLflow lacks this run ({error.strerror}); {self._remedy}")
+            return
+        self._listener = threading.Thread(target=self._listen, args=[self._process.stdout], daemon=True)
+        self._listener.start()
+
+    def close(self) -> None:
+        """Wait, not long, until MLflow has everything; otherwise say what is missing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with contextlib.suppress(OSError):  # it has ended already
+                process.stdin.write(b"end\n")
+                process.stdin.flush()
+            started = time.monotonic()
+            while self._listener.is_alive() and time.monotonic() - started < self._patience:
+                self._listener.join(0.1)
+        finally:
+            process.kill()
+            process.wait()
+            self._listener.join()
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.stdout.close()
+        if not self._done:
+            lacks = f"what came after update {self._sent:,} of this run" if self._sent else "this run"
+            why = f" ({self._trouble})" if self._trouble else ""
+            self._note(f"MLflow lacks {lacks}{why}; {self._remedy}")
+        elif self._troubled:
+            self._note("MLflow has everything now.")
+
+    @property
+    def _patience(self) -> float:
+        return PATIENCE_IN_TROUBLE if self._trouble else PATIENCE
+
+    @property
+    def _remedy(self) -> str:
+        return f"`proximo sync {self._path}` sends it."
+
+    def _listen(self, lines: Iterable[bytes]) -> None:
+        """Runs in a thread, which sleeps but for a line every few seconds."""
+        for line in lines:
+            facts = json.loads(line)
+            self._uri = facts.get("uri", self._uri)
+            self._sent = facts.get("sent", self._sent)
+            self._done = "done" in facts
+            self._trouble = facts.get("trouble", "")
+            if self._trouble and not self._troubled:
+                self._troubled = True
+                self._note(
+                    f"MLflow at {self._uri} cannot be reached ({self._trouble}). Training goes on; what is missing is "
+                    f"sent when it can be, or by `proximo sync {self._path}`."
+                )
+
+
+def make_tracker(config: Config, path: Path, note: Callable[[str], None]) -> NoTracker:
+    """What tracks a run with these settings."""
+    wanted = config.track.mlflow and os.environ.get(SWITCH, "").lower() not in ("0", "false", "off", "no")
+    return Tracker(path, note) if wanted else NoTracker()

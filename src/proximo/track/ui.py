@@ -1,0 +1,72 @@
+"""The interface of MLflow on the store beside the runs, until Ctrl-C."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from proximo.errors import UserError
+from proximo.track import embedded
+
+HOST, PORT = "127.0.0.1", 5000
+START_SECONDS, END_SECONDS = 120.0, 10.0
+
+
+def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
+    """Serve the page at `port`, or at the first free one from 5000 on."""
+    try:
+        importlib.metadata.version("mlflow")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError('The interface of MLflow is not installed: pip install "proximo[ui]"') from None
+    if not (runs / embedded.DATABASE).is_file():
+        raise UserError(f"There is no {runs / embedded.DATABASE} yet; `proximo train` makes it.")
+    if port is not None and not _is_free(port):
+        raise UserError(f"Port {port} is in use; give --port another one.")
+    chosen = port or next(number for number in range(PORT, PORT + 1000) if _is_free(number))
+    surroundings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    command = [sys.executable, "-P", "-m", "mlflow", "server", "--workers", "1", "--host", HOST, "--port", str(chosen)]
+    command += ["--backend-store-uri", embedded.store_uri(runs)]
+    command += ["--default-artifact-root", str(runs.absolute() / embedded.ARTIFACTS)]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | surroundings, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while process.poll() is None and _is_free(chosen) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if process.poll() is None:
+                tell(f"http://{HOST}:{chosen} shows the runs in {runs}; Ctrl-C ends it.")
+                process.wait()
+            output.seek(0)
+            last = output.read().decode(errors="replace").strip().splitlines()[-5:]
+            raise UserError("MLflow's server ended: " + " ".join(last))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _end(process)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) != 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The server and whatever it started."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,43 @@
+"""The pictures at the end of a run, and the film."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proximo.config import Config
+from proximo.envs.api import HostSource, JaxEnv
+from proximo.policy.agent import PPOAgent
+from proximo.record import film
+from proximo.trace import trace
+from proximo.track.plots import draw_pictures
+
+
+def illustrate(
+    path: Path,
+    config: Config,
+    result: dict[str, Any],
+    env: JaxEnv | HostSource,
+    agent: PPOAgent,
+    stop: Callable[[], bool] = bool,
+) -> list[str]:
+    """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:
+    a picture is never worth a run."""
+    trouble: list[str] = []
+    played = None
+    try:
+        if result["final_eval"]:
+            played = trace(env, agent, config.env, config.seed, stop)
+    except Exception as error:
+        trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
+    try:
+        trouble += draw_pictures(path, config, result, played)
+    except Exception as error:
+        trouble.append(f"There are no pictures: {type(error).__name__}: {error}")
+    try:
+        if config.track.video and result["final_eval"]:
+            trouble += film(path / "videos" / "final", env, agent, config.env, config.seed)[1]
+    except Exception as error:
+        trouble.append(f"There is no video: {error}")
+    return trouble

@@ -1,0 +1,531 @@
+"""MLflow has what `metrics.jsonl` has, once, whatever happens on the way."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import probes
+from killed import SETTINGS
+from proximo import PPOAgent, PPOTrainer, settings
+from proximo.cli import app
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.run import read_config
+from proximo.track import tracker
+from proximo.track.facts import flat, safe_name
+from proximo.track.feed import Rows, alone, sync
+from proximo.track.mlflow import MAX_METRICS, batches, in_words
+from proximo.track.runs import best_of, list_runs
+from proximo.track.store import RunStore
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
+ENV = "gymnax/CartPole-v1"
+SHORT = SETTINGS | {"eval_frequency": 25, "num_checkpoints": 2}
+CACHE = Path(__file__).parent.parent / ".pytest_cache"
+
+
+@pytest.fixture(autouse=True)
+def kept_template(monkeypatch):
+    """An empty database is made once, and not in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def train(path, updates=45, callback=None, **keywords):
+    """A short run, and what it said."""
+    notes = probes.Notes()
+    given = SHORT | {"total_timesteps": 64 * updates} | keywords
+    PPOTrainer(ENV, out=path, preset=False, console=notes, **given).train(callback)
+    return notes.said
+
+
+def rows_of(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def due(rows, every=10):
+    return [row for row in rows if row["update"] % every == 0 or "eval/episodes" in row or row is rows[-1]]
+
+
+def client(uri):
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri, uri)
+
+
+def uri_of(path):
+    return json.loads((path / "mlflow.json").read_text())["uri"]
+
+
+def stored(path):
+    """The run as MLflow has it."""
+    return client(uri_of(path)).get_run(json.loads((path / "mlflow.json").read_text())["run_id"])
+
+
+def histories(path):
+    """All that MLflow has of each metric: (step, value), in the order of steps."""
+    run = stored(path)
+    every = {name: client(uri_of(path)).get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: sorted((metric.step, metric.value) for metric in history) for name, history in every.items()}
+
+
+def assert_complete(path, rows=None):
+    """Exactly the rows that are due, each once, with their steps."""
+    held, rows = histories(path), rows or due(rows_of(path))
+    expected = {}
+    for row in rows:
+        for name, value in row.items():
+            if value is not None:
+                expected.setdefault(name, []).append((row["step"], value))
+    assert {name: history for name, history in held.items() if not name.startswith(("final/", "result/"))} == expected
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A run that was tracked as users' are, from a process of its own."""
+    path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(tracker.SWITCH, "1")
+        patch.setenv("XDG_CACHE_HOME", str(CACHE))
+        patch.setattr(tracker, "PATIENCE", 60.0)
+        assert train(path) == []
+    return path
+
+
+@pytest.fixture(scope="module")
+def untracked(tmp_path_factory):
+    path = tmp_path_factory.mktemp("untracked") / "runs" / "run"
+    train(path)
+    return path
+
+
+@pytest.fixture
+def copy(untracked, tmp_path):
+    return shutil.copytree(untracked, tmp_path / "runs" / "run")
+
+
+# What MLflow has
+
+
+def test_metrics_are_those_of_the_rows_that_are_due(tracked):
+    assert [row["update"] for row in due(rows_of(tracked))] == [10, 20, 25, 30, 40, 45]
+    assert_complete(tracked)
+    run = stored(tracked)
+    history = client(uri_of(tracked)).get_metric_history(run.info.run_id, "update")
+    elapsed = [metric.timestamp - run.info.start_time for metric in history]
+    assert elapsed == [int(1000 * row["time/elapsed"]) for row in due(rows_of(tracked))]
+    assert abs(run.info.start_time / 1000 - (tracked / "config.yaml").stat().st_mtime) < 1
+
+
+def test_parameters_are_all_settings(tracked):
+    params = stored(tracked).data.params
+    assert params == flat(settings.to_mapping(read_config(tracked)))
+    assert (params["ppo.gamma"], params["env.id"], params["stop.target_reward"]) == ("0.99", ENV, "null")
+    assert params["network.hidden_sizes"] == "[16]"
+
+
+def test_tags_status_and_result(tracked):
+    run, result = stored(tracked), json.loads((tracked / "result.json").read_text())
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["stop_reason"] == "budget"
+    assert run.data.tags["preset"] == "no"
+    assert run.data.tags["cpus"] == str(os.cpu_count())
+    assert {"version.jax", "version.python", "version.proximo", "machine"} <= run.data.tags.keys()
+    assert run.data.metrics["final/return_mean"] == result["final_eval"]["return_mean"]
+    assert run.data.metrics["result/total_steps"] == 64 * 45
+    assert client(uri_of(tracked)).get_experiment(run.info.experiment_id).name == ENV
+
+
+def test_the_store_stands_beside_the_run(tracked):
+    runs = tracked.parent
+    assert {file.name for file in runs.iterdir()} == {"first", "mlflow.db", "mlflow-artifacts"}
+    held = Path(stored(tracked).info.artifact_uri)
+    assert held.is_relative_to(runs / "mlflow-artifacts")
+    ours = {file.relative_to(tracked) for name in ("models", "plots") for file in (tracked / name).iterdir()}
+    ours |= {Path("config.yaml"), Path("result.json")}
+    assert {file.relative_to(held) for file in held.rglob("*") if file.is_file()} == ours
+    for file in ours:
+        assert (held / file).read_bytes() == (tracked / file).read_bytes()
+
+
+def test_pyfunc_acts_as_the_agent(tracked):
+    import mlflow
+
+    known = client(uri_of(tracked)).search_logged_models([stored(tracked).info.experiment_id])
+    model = mlflow.pyfunc.load_model(known[0].artifact_location)
+    agent = PPOAgent.load(tracked / "models" / "final_actor.safetensors")
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    np.testing.assert_array_equal(model.predict(obs), agent.act(obs))
+    assert model.predict(obs[0]) == agent.act(obs[0])
+    assert len(known) == 1
+
+
+def test_sync_has_nothing_to_add(tracked):
+    before = histories(tracked)
+    sync(tracked, read_config(tracked))
+    assert histories(tracked) == before
+    assert len(client(uri_of(tracked)).search_logged_models([stored(tracked).info.experiment_id])) == 1
+
+
+# Runs that stop and go on
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_in_mlflow(tmp_path):
+    path = tmp_path / "runs" / "run"
+    train(path, callback=lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 23 else None)
+    sync(path, read_config(path))
+    assert (stored(path).info.status, stored(path).data.tags["stop_reason"]) == ("KILLED", "interrupted")
+    first = stored(path).info.run_id
+    PPOTrainer.resume(path, steps=64 * 30).train()
+    sync(path, read_config(path))
+    run = stored(path)
+    assert (run.info.run_id, run.info.status) == (first, "FINISHED")
+    assert run.data.tags["changed.train.total_timesteps"] == str(64 * 53)
+    rows = rows_of(path)
+    assert_complete(path, sorted([*due(rows), rows[22]], key=lambda row: row["update"]))
+    final = histories(path)["result/updates"]
+    assert final == [(64 * 23, 23.0), (64 * 53, 53.0)]
+
+
+def test_rows_that_are_made_again_are_not_sent_again(copy):
+    rows, file = (copy / "metrics.jsonl").read_bytes(), copy / "metrics.jsonl"
+    (copy / "result.json").rename(copy / "later")
+    file.write_bytes(b"".join(rows.splitlines(keepends=True)[:37]))
+    sync(copy, read_config(copy))
+    assert stored(copy).info.status == "KILLED"
+    assert histories(copy)["update"] == [(64 * n, n) for n in (10, 20, 25, 30)]
+    file.write_bytes(rows)
+    (copy / "later").rename(copy / "result.json")
+    sync(copy, read_config(copy))
+    assert_complete(copy)
+
+
+def test_what_a_killed_training_leaves_is_sent(copy):
+    """The process that feeds MLflow sees the trainer go."""
+    (copy / "result.json").unlink()
+    command = [sys.executable, "-m", "proximo.track.feed", str(copy)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"done": True, "sent": 40}
+    assert stored(copy).info.status == "KILLED"
+
+
+def test_a_run_that_is_gone_from_mlflow_is_sent_anew(copy):
+    sync(copy, read_config(copy))
+    first = stored(copy).info.run_id
+    client(uri_of(copy)).delete_run(first)
+    sync(copy, read_config(copy))
+    assert stored(copy).info.run_id != first
+    assert_complete(copy)
+    assert (Path(stored(copy).info.artifact_uri) / "config.yaml").is_file()
+
+
+def test_an_answer_that_was_lost_begins_no_second_run(copy):
+    sync(copy, read_config(copy))
+    memory = json.loads((copy / "mlflow.json").read_text())
+    run = memory.pop("run_id")
+    (copy / "mlflow.json").write_text(json.dumps(memory))
+    sync(copy, read_config(copy))
+    assert stored(copy).info.run_id == run
+    assert_complete(copy)
+
+
+def test_runs_and_store_can_be_moved_together(copy, tmp_path):
+    sync(copy, read_config(copy))
+    run = stored(copy).info.run_id
+    moved = (copy.parent.rename(tmp_path / "moved")) / "run"
+    sync(moved, read_config(moved))
+    assert uri_of(moved) == f"sqlite:///{tmp_path / 'moved' / 'mlflow.db'}"
+    assert stored(moved).info.run_id == run
+
+
+def test_only_one_process_feeds(copy):
+    with alone(copy, wait=False), pytest.raises(UserError, match="by its own training"):
+        sync(copy, read_config(copy))
+
+
+# Off
+
+
+def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv(tracker.SWITCH, "1")
+    assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["run"]
+    assert not (tmp_path / "runs" / "run" / "mlflow.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("switch", "wanted", "kind"),
+    [
+        *((None, True, tracker.Tracker), ("1", True, tracker.Tracker)),
+        *(("0", True, tracker.NoTracker), ("off", True, tracker.NoTracker), ("1", False, tracker.NoTracker)),
+    ],
+)
+def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkeypatch):
+    monkeypatch.delenv(tracker.SWITCH)
+    if switch is not None:
+        monkeypatch.setenv(tracker.SWITCH, switch)
+    config = settings.build(settings.from_keywords({"enable_mlflow": wanted}))
+    assert type(tracker.make_tracker(config, tmp_path, print)) is kind
+
+
+# The registry
+
+
+def test_the_best_of_the_converged_is_marked(tmp_path):
+    path, runs = tmp_path / "runs" / "first", tmp_path / "runs"
+    train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1)
+    result = json.loads((path / "result.json").read_text())
+    assert result["converged"]
+    (runs / "mlflow.db").unlink(missing_ok=True)
+    for name, score in (("low", 10.0), ("high", 30.0), ("middle", 20.0)):
+        other = shutil.copytree(path, runs / name)
+        result["final_eval"]["return_mean"] = score
+        (other / "result.json").write_text(json.dumps(result))
+        sync(other, read_config(other))
+        sync(other, read_config(other))
+    registry = client(uri_of(runs / "high"))
+    versions = registry.search_model_versions("name = 'gymnax-CartPole-v1'")
+    assert sorted(int(version.version) for version in versions) == [1, 2, 3]
+    best = registry.get_model_version_by_alias("gymnax-CartPole-v1", "best")
+    assert (best.tags["return_mean"], best.run_id) == ("30.0", stored(runs / "high").info.run_id)
+    assert (Path(best.source) / "MLmodel").is_file()
+
+
+# Servers
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A real one."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        where = f"sqlite:///{self.folder / 'server.db'}"
+        if not (self.folder / "server.db").exists():
+            shutil.copy(next(CACHE.glob("proximo/mlflow-*.db")), self.folder / "server.db")
+        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port)]
+        command += ["--backend-store-uri", where, "--artifacts-destination", str(self.folder / "files")]
+        surroundings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | surroundings,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=self.folder,
+        )
+        deadline = time.monotonic() + 60
+        with socket.socket() as probe:
+            while probe.connect_ex(("127.0.0.1", self.port)):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def wait_for_update(path, number):
+    """Until MLflow has a row."""
+    deadline = time.monotonic() + 60
+    while not (path / "mlflow.json").exists() or "run_id" not in json.loads((path / "mlflow.json").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    while stored(path).data.metrics.get("update", 0) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setattr(tracker, "PATIENCE", 60.0)
+    path, server = tmp_path / "runs" / "run", Server(tmp_path)
+    server.__enter__()
+
+    def disturb(metrics):
+        if metrics["update"] == 21:
+            wait_for_update(path, 20)
+            server.__exit__()
+        if metrics["update"] == 35:
+            time.sleep(4)  # long enough to notice
+            server.__enter__()
+            wait_for_update(path, 30)
+
+    try:
+        said = train(path, 60, disturb, tracking_uri=server.uri)
+        assert [sentence.partition(" (")[0] for sentence in said] == [
+            f"MLflow at {server.uri} cannot be reached",
+            "MLflow has everything now.",
+        ]
+        assert_complete(path)
+        assert stored(path).info.status == "FINISHED"
+    finally:
+        server.__exit__()
+    assert not (tmp_path / "runs" / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(tracker.SWITCH, "1")
+    path, server = tmp_path / "runs" / "run", Server(tmp_path)
+    said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
+    assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
+    assert said[1:] == [f"MLflow lacks this run (connection refused); `proximo sync {path}` sends it."]
+    with pytest.raises(UserError, match=r"does not take .*: connection refused"):
+        sync(path, read_config(path))
+    with server:
+        sync(path, read_config(path))
+        assert_complete(path)
+        run = stored(path)
+        assert run.info.status == "FINISHED"
+        held = client(server.uri).list_artifacts(run.info.run_id, "models")
+        assert "models/final_actor.safetensors" in [file.path for file in held]
+        best = client(server.uri).get_model_version_by_alias("gymnax-CartPole-v1", "best")
+        assert best.run_id == run.info.run_id
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        uri = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        said = train(tmp_path / "runs" / "run", tracking_uri=uri)
+    assert f"MLflow at {uri} cannot be reached (no answer in time). Training goes on" in said[0]
+    assert "`proximo sync" in said[1]
+    result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
+    calm = json.loads((untracked / "result.json").read_text())
+    assert result["stop_reason"] == "budget"
+    assert result["wall_seconds"] < calm["wall_seconds"] + 20, "training waits for nobody"
+
+
+# Commands
+
+
+def test_commands(copy, monkeypatch):
+    monkeypatch.chdir(copy.parent.parent)
+    done = CliRunner().invoke(app, ["sync", "run"])
+    assert done.exit_code == 0, done.output
+    assert "has everything of runs/run: updates up to 45." in " ".join(done.output.split())
+    assert_complete(copy)
+    listed = json.loads(CliRunner().invoke(app, ["runs", "--json", "--best", ENV]).output)
+    assert [(run["run"], run["env"], run["state"]) for run in listed] == [("runs/run", ENV, "complete")]
+    shown = CliRunner().invoke(app, ["runs"]).output
+    assert all(word in shown for word in ("environment", "2,880", "complete", "ago"))
+
+
+def test_mistakes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both = CliRunner().invoke(app, ["train", ENV, "--mlflow", "http://host", "--no-mlflow"])
+    assert "exclude each other" in str(both.exception)
+    assert "There is no runs/mlflow.db yet" in str(CliRunner().invoke(app, ["ui"]).exception)
+    assert "There are no runs" in CliRunner().invoke(app, ["runs"]).output
+
+
+@pytest.mark.slow
+def test_the_interface_opens_and_ends(tracked):
+    port = free_port()
+    command = [sys.executable, "-c", "from proximo.cli import main; main()", "ui", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=tracked.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout.readline().decode().startswith(f"http://127.0.0.1:{port} shows the runs in runs")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as page:
+        assert b"<html" in page.read()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == b""
+    assert process.returncode == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)), "the server is gone too"
+
+
+# Parts
+
+
+def test_rows_are_read_once_and_whole(tmp_path):
+    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    file.write_bytes(b'{"update": 1}\n{"upd')
+    assert rows.read() == [{"update": 1}]
+    assert rows.read() == []
+    with file.open("ab") as more:
+        more.write(b'ate": 2}\n')
+    assert rows.read() == [{"update": 2}]
+
+
+def test_batches_hold_whole_rows():
+    rows = [
+        {"update": n, "step": 8 * n, "time/elapsed": 0.5 * n, "none": None, **{f"m{i}": float(i) for i in range(300)}}
+        for n in range(1, 9)
+    ]
+    made = list(batches(rows))
+    assert [len(batch) for batch in made] == [909, 909, 606]
+    assert all(batch[-1][0] == "update" for batch in made)
+    assert made[0][-1] == ("update", 3.0, 1500, 24)
+    wide = {"update": 1, "step": 1, "time/elapsed": 0.0} | {f"m{i}": 1.0 for i in range(2500)}
+    parts = list(batches([wide]))
+    assert [len(part) for part in parts] == [MAX_METRICS, MAX_METRICS, 503]
+    assert [name for part in parts for name, *_ in part].index("update") == 2502
+
+
+def test_words():
+    assert in_words(Exception("API request failed: HTTPConnectionPool: Connection refused")) == "connection refused"
+    assert in_words(Exception("http://me:secret@host is odd\nand more")) == "http://***@host is odd"
+    assert safe_name("gymnax/CartPole-v1") == "gymnax-CartPole-v1"
+    assert flat({"track": {"tracking_uri": "http://me:secret@host", "a": None}, "b": [1]}) == {
+        "track.tracking_uri": "http://***@host",
+        "track.a": "null",
+        "b": "[1]",
+    }
+
+
+def test_runs_are_listed_in_every_state(untracked, tmp_path):
+    runs = tmp_path / "runs"
+    for name in ("whole", "cut", "interrupted", "alive", "damaged"):
+        shutil.copytree(untracked, runs / name)
+    (runs / "cut" / "result.json").unlink()
+    with (runs / "cut" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"update": 46, "st')
+    result = json.loads((untracked / "result.json").read_text()) | {"stop_reason": "interrupted", "final_eval": None}
+    (runs / "interrupted" / "result.json").write_text(json.dumps(result | {"final_return": 1.5}))
+    (runs / "damaged" / "config.yaml").write_text("[")
+    store = RunStore.reopen(runs / "alive", 45)
+    found = {run.path.name: run for run in list_runs(runs)}
+    store.close()
+    assert {name: run.state for name, run in found.items()} == {
+        "whole": "complete",
+        "cut": "stopped without an end",
+        "interrupted": "interrupted",
+        "alive": "running",
+    }
+    assert found["interrupted"].returned == 1.5
+    assert found["whole"].returned == json.loads((untracked / "result.json").read_text())["final_eval"]["return_mean"]
+    assert {run.steps for run in found.values()} == {64 * 45}
+    others = [run for run in found.values() if run.path.name in ("whole", "interrupted")]
+    assert [run.path.name for run in best_of(others, ENV)] == ["whole"]
+    with pytest.raises(UserError, match="No run of Nowhere"):
+        best_of(others, "Nowhere")
+
+
+def test_every_tracking_setting_has_its_place():
+    assert Config().track.mlflow
+    assert settings.from_keywords({"enable_mlflow": False}) == {"track.mlflow": False}
