@@ -1,5 +1,6 @@
 """MLflow has what `metrics.jsonl` has, once, whatever happens on the way."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -444,19 +445,44 @@ def test_mistakes(tmp_path, monkeypatch):
     assert "There are no runs" in CliRunner().invoke(app, ["runs"]).output
 
 
-@pytest.mark.slow
-def test_the_interface_opens_and_ends(tracked):
+CHROMIUM = shutil.which("chromium")
+
+
+def browse(*args):
+    """What the browser prints of a page once its scripts have run."""
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@contextlib.contextmanager
+def interface(tracked):
+    """The address of `proximo ui` on the store of a run, while it is open."""
     port = free_port()
     command = [sys.executable, "-c", "from proximo.cli import main; main()", "ui", "--port", str(port)]
     process = subprocess.Popen(command, cwd=tracked.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout.readline().decode().startswith(f"http://127.0.0.1:{port} shows the runs in runs")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as page:
-        assert b"<html" in page.read()
+    yield f"http://127.0.0.1:{port}/"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[0] == b""
     assert process.returncode == 0
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)), "the server is gone too"
+
+
+@pytest.mark.slow
+def test_the_interface_opens_and_ends(tracked):
+    with interface(tracked) as address, urllib.request.urlopen(address, timeout=20) as page:
+        assert b"<html" in page.read()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt-get install chromium")
+def test_the_page_of_a_run(tracked):
+    memory = json.loads((tracked / "mlflow.json").read_text())
+    with interface(tracked) as address:
+        seen = browse("--dump-dom", f"{address}#/experiments/{memory['experiment_id']}/runs/{memory['run_id']}")
+    for words in (tracked.name, "Finished", "loss/objective", "stop_reason"):
+        assert words in seen
 
 
 # Parts
