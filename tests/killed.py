@@ -35,16 +35,28 @@ def train_on(make_env, path, settings):
         PPOTrainer(make_env(), out=path, preset=False, **(SETTINGS | settings)).train()
 
 
+def started(make_env, path, settings):
+    """A process in which the run is trained; what takes long to load is loaded once for all of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["killed"])
+    process = context.Process(target=train_on, args=(make_env, path, settings))
+    process.start()
+    return process
+
+
+def run_to_end(make_env, path, settings):
+    process = started(make_env, path, settings)
+    process.join()
+    assert process.exitcode == 0
+
+
 def kill_at_random_moments(make_env, path, settings, kills, seed=0):
     """Every other time a while after the start of the process, the other times a while after training goes on."""
     moments = random.Random(seed)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed"])
     rows = path / "metrics.jsonl"
     for kill in range(kills):
-        process = context.Process(target=train_on, args=(make_env, path, settings))
         size = rows.stat().st_size if rows.exists() else 0
-        process.start()
+        process = started(make_env, path, settings)
         if kill % 2:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
@@ -54,7 +66,7 @@ def kill_at_random_moments(make_env, path, settings, kills, seed=0):
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"
-    train_on(make_env, path, settings)
+    run_to_end(make_env, path, settings)
 
 
 def lines(run):

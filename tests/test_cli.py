@@ -125,6 +125,8 @@ def test_interrupts_save_and_exit(number, code, tmp_path):
     result = json.loads((path / "result.json").read_text())
     assert result["stop_reason"] == "interrupted"
     assert (path / "models" / "final_actor.safetensors").exists()
+    if number == signal.SIGTERM:
+        return  # once is enough
     done = proximo("resume", path, "--steps", "1_000")
     assert done.returncode == 0, done.stderr
     assert f"Resumed after {result['total_steps']:,} steps." in done.stdout

@@ -19,12 +19,15 @@ FAMILIES = {
     "EnvPool": "envpool/Acrobot-v1",
     "EnvPool MuJoCo": "envpool/Hopper-v4",
     "EnvPool dm_control": "envpool/CartpoleBalance-v1",
-    "EnvPool Atari": "envpool/Breakout-v5",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    "env",
+    [*FAMILIES.values(), pytest.param("envpool/Breakout-v5", marks=pytest.mark.learning)],
+    ids=[*FAMILIES, "EnvPool Atari"],
+)
 def test_family_trains(env, tmp_path):
     trainer = PPOTrainer(
         env,

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium
 import jax
@@ -14,7 +15,7 @@ import pytest
 
 import probes
 import stateful
-from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines
+from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines, run_to_end
 from proximo import PPOAgent, PPOTrainer, files
 from proximo.config import MAX_SEED
 from proximo.errors import EnvError, TrainingError, UserError
@@ -46,19 +47,28 @@ def registered():
     return "CartPole-v1"
 
 
-@pytest.mark.parametrize(
-    ("make_env", "updates", "workers", "kills"),
-    [(compiled, 300, 0, 20), (hooked, 200, 2, 20), (registered, 150, 0, 6)],
-    ids=["compiled", "hook and workers", "attributes"],
-)
-def test_a_run_that_was_killed_again_and_again_ends_with_the_same_bits(make_env, updates, workers, kills, tmp_path):
+def killed(make_env, updates, workers, kills, folder):
+    """How often the run of `make_env` was resumed that was killed again and again, once it is like the undisturbed."""
     settings = {"total_timesteps": 64 * updates, "workers": workers}
-    PPOTrainer(make_env(), out=tmp_path / "whole", preset=False, **(SETTINGS | settings)).train()
-    kill_at_random_moments(make_env, tmp_path / "killed", settings, kills)
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
-    resumed = json.loads((tmp_path / "killed" / "result.json").read_text())["resumed"]
-    assert len(resumed) >= kills / 2
-    assert all(part["exact"] for part in resumed)
+    run_to_end(make_env, folder / "whole", settings)
+    kill_at_random_moments(make_env, folder / "killed", settings, kills)
+    assert_same_run(folder / "whole", folder / "killed")
+    return json.loads((folder / "killed" / "result.json").read_text())["resumed"]
+
+
+def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(tmp_path):
+    """Side by side, because most of the time is waiting."""
+    kinds = {
+        "compiled": (compiled, 300, 0, 20),
+        "hook and workers": (hooked, 200, 2, 20),
+        "attributes": (registered, 150, 0, 6),
+    }
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        runs = {name: pool.submit(killed, *kind, tmp_path / name) for name, kind in kinds.items()}
+        for name, run in runs.items():
+            resumed = run.result()
+            assert len(resumed) >= kinds[name][3] / 2, name
+            assert all(part["exact"] for part in resumed), name
 
 
 def trainer(path, env="gymnax/CartPole-v1", **keywords):

@@ -29,8 +29,6 @@ MEMORY = "mlflow.json"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # that MLflow takes at a time
 LONGEST_VALUE = 6000
 SENT = ("config.yaml", "result.json", "models/*", "plots/*", "videos/*")
-KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""So that MLflow's interface shows training runs, and not what it has for language models."""
 ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
 SURROUNDINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -144,8 +142,7 @@ class MlflowRun:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                where = embedded.artifacts(self.uri, safe_name(name))
-                return str(self._client.create_experiment(name, where, KIND))
+                return str(self._client.create_experiment(name, embedded.artifacts(self.uri, safe_name(name))))
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise

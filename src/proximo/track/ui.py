@@ -39,6 +39,9 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=os.environ | surroundings, start_new_session=True
         )
+        # Also where they were ignored, as in what a shell starts in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             deadline = time.monotonic() + START_SECONDS
             while process.poll() is None and _is_free(chosen) and time.monotonic() < deadline:
