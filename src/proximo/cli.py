@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 out = RichConsole(highlight=False, soft_wrap=True)
 SHORT_LIST = 40
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
 
 
 def main() -> None:
@@ -97,10 +99,8 @@ def train(
     ] = None,
     no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not feed MLflow.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Film an episode of the final policy (track.video).")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")
-    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
     if mlflow is not None and no_mlflow:
@@ -159,10 +159,8 @@ def resume(
     steps: Annotated[
         str | None, typer.Option(metavar="MORE", help="Train this many more steps, instead of to the run's own end.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")
-    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
     from proximo.run import find_run
