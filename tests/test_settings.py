@@ -163,6 +163,12 @@ def test_yaml_reads_back_to_an_equal_config(values, tmp_path_factory):
     assert build(from_file(file)) == config
 
 
+@pytest.mark.parametrize("name", ["a\x85b", "a\u2028b", " Grüße\n", "a: b # c"])
+def test_odd_texts_read_back(name, tmp_path):
+    (tmp_path / "config.yaml").write_text(to_yaml(build({"env.id": name})), encoding="utf-8")
+    assert from_file(tmp_path / "config.yaml")["env.id"] == name
+
+
 def test_default_reads_back_to_an_equal_config(tmp_path):
     (tmp_path / "config.yaml").write_text(to_yaml(Config()), encoding="utf-8")
     assert build(from_file(tmp_path / "config.yaml")) == Config()

@@ -322,4 +322,5 @@ def to_mapping(config: Config) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The whole configuration as YAML that `from_file` reads back to an equal one."""
-    return yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
+    # Escaped, not as it is: YAML takes some characters beyond ASCII for line breaks, and folds them.
+    return yaml.safe_dump(to_mapping(config), sort_keys=False)
