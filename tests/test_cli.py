@@ -42,6 +42,7 @@ def test_train(run):
     assert json.loads((path / "result.json").read_text())["seed"] == 3
 
 
+@pytest.mark.slow
 def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
     """A second process, from the configuration that the first one wrote."""
     _, path = run

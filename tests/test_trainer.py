@@ -128,6 +128,7 @@ def test_evaluation_in_python(finished):
         one.evaluate(num_episodes=0)
 
 
+@pytest.mark.slow
 def test_stops_at_the_very_update_that_converges(tmp_path):
     """One reward per one-step episode: the window of 40 is full after update 1 (64 episodes), patience 100 more
     windows later, in update 3 (41 + 99 = 139 windows need 40 + 99 = 139 episodes; 2 updates have 128)."""
@@ -249,6 +250,7 @@ class Poisoned(probes.Counter):
         )
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
     one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0)
     with pytest.raises(
