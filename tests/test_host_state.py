@@ -24,7 +24,7 @@ from contracts.host import check_restoring, record
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.envs.host.state import Unsupported, capture, captured, decode, encode, restore
-from proximo.envs.host.trial import obstacle, restorable
+from proximo.envs.host.trial import obstacle
 from proximo.errors import EnvError, UserError
 
 SCALARS = st.one_of(
@@ -243,7 +243,7 @@ def test_simulators_cannot_be_restored(env_id, words):
     assert capture(env) is None
     env.close()
     assert words in obstacle(source.factory, source.mask_source)
-    assert not restorable(source.factory, source.mask_source)
+    assert obstacle(source.factory, source.mask_source) is not None
 
 
 @pytest.mark.parametrize(

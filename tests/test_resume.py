@@ -114,6 +114,18 @@ def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
         again.train()
 
 
+def test_an_interrupted_run_without_evaluations_keeps_the_same_best_policy(tmp_path):
+    """Judged after every third of 60 updates, and not once more where it was interrupted."""
+    settings = {"eval_frequency": 0, "total_timesteps": 64 * 60}
+    trainer(tmp_path / "whole", **settings).train()
+    for update in (7, 19, 38):
+        path = tmp_path / str(update)
+        result = trainer(path, **settings).train(callback=at_update(update, interrupt))
+        assert result["best_policy"]["step"] % (3 * 64) == 0
+        resume(path).train()
+        assert_same_run(tmp_path / "whole", path)
+
+
 def test_an_evaluation_that_was_interrupted_is_made_up_for(whole, tmp_path, monkeypatch):
     path = tmp_path / "run"
     one = trainer(path)
@@ -204,6 +216,16 @@ def test_a_complete_run_goes_on_only_with_more_steps(copy):
     assert [row["update"] for row in rows] == list(range(1, 25))
     # The learning rate falls to zero over the new total: 3e-4 * (1 - 23 / 24) in the last update.
     assert rows[-1]["ppo/learning_rate"] == pytest.approx(3e-4 / 24, rel=1e-5)
+
+
+def test_a_run_that_goes_on_knows_how_good_it_was(whole, tmp_path):
+    """The last checkpoint of a complete run is written before its last evaluation, and again if that was the best."""
+    for run in (whole, tmp_path / "short"):
+        if run != whole:
+            trainer(run, total_timesteps=64).train()  # its only evaluation is the final one
+        result = json.loads((run / "result.json").read_text())
+        assert checkpoint.load(checkpoint.newest(run)).history["best_score"] == result["best_policy"]["score"]
+    assert result["best_policy"]["score"] == result["final_eval"]["return_mean"]
 
 
 def test_a_reached_goal_does_not_end_what_is_asked_for_beyond_it(tmp_path):

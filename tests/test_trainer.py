@@ -1,5 +1,6 @@
 """PPOTrainer: the run directory, stopping, callbacks, failures."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
 from proximo.track.pictures import PICTURES
+from proximo.train.history import History
 from proximo.train.prepare import resolve
 
 SMALL = dict(
@@ -261,6 +263,19 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["stop_reason"], result["updates"]) == ("failed", 2)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
+
+
+@pytest.mark.slow
+def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path):
+    """A chunk goes past the update that reached the goal; that a later one is not finite concerns nobody."""
+    one = trainer(tmp_path / "run")
+    state = one.program.init(one.agent.params, one.agent.obs_stats)
+    after, reports = one.program.run(state, 2)
+    reports[1] = dataclasses.replace(reports[1], metrics=dict.fromkeys(reports[1].metrics, np.float32(np.nan)))
+    history = History(one.config)
+    history.stop_reason, one._failure = "converged", ""
+    kept = one._cut(state, reports, [{}], history)
+    assert (int(kept.train.update), int(after.train.update), one._failure) == (1, 2, "")
 
 
 class Sick(probes.Counter):

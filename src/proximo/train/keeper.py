@@ -102,8 +102,15 @@ class Keeper:
         self.write(lambda: self.agent.save_value_net(self.store.path / "models" / "final_critic"))
 
     def keep_if_best(self, state: ProgramState, history: History, score: float | None) -> None:
-        """At the end: the policy as it is now may be the best, and is if there was none before."""
-        if history.is_best(score) or history.best_score is None:
+        """At the end: the policy as it is now may be the best, and is if there was none before.
+
+        A run that was cut short has no score: it is judged when it goes on, at the updates at which any run is.
+        """
+        if history.is_best(score):
+            self._keep_best(state, history)
+            if self._saved == (history.updates, history.unfinished):  # a run that goes on must know how good it was
+                self.write(lambda: self._save(checkpoint.step_name(history.steps), state, history))
+        elif history.best_score is None:
             self._keep_best(state, history)
 
     def complain(self) -> None:

@@ -138,7 +138,7 @@ class PPOTrainer:
                     records = history.add_chunk(reports, self.program.seconds)
                     self._tell(history.notices)
                     if len(records) < size:
-                        state = self._cut(before, reports, records)
+                        state = self._cut(before, reports, records, history)
                     self._adopt(state)
                     if self._judge(keeper, state, records, history, stopped):
                         for record in records:
@@ -224,13 +224,15 @@ class PPOTrainer:
         wanted = max(1, math.floor(CHUNK_SECONDS / history.seconds_per_update)) if history.seconds_per_update else 1
         return min(size, wanted, keeper.updates_until_due(history), self.program.max_chunk)
 
-    def _cut(self, before: ProgramState, reports: list[UpdateReport], records: list[Record]) -> ProgramState:
+    def _cut(
+        self, before: ProgramState, reports: list[UpdateReport], records: list[Record], history: History
+    ) -> ProgramState:
         """The state after the last of `records`, in a chunk that was to be longer."""
         # Replay: the same program, stopped at the very update that ended the run.
         state = self.program.run(before, len(records))[0] if records else before
-        bad = reports[len(records)].metrics if len(records) < len(reports) else {}
-        seen = next((f"{name} = {bad[name]}" for name in WATCHED if bad and not math.isfinite(bad[name])), None)
-        if seen:
+        if history.stop_reason == "failed":  # what comes after a goal that was reached is of no concern
+            bad = reports[len(records)].metrics
+            seen = next(f"{name} = {bad[name]}" for name in WATCHED if not math.isfinite(bad[name]))
             first = (self.program.diagnose(state) or ["something"])[0]
             number = int(state.train.update) + 1
             self._failure = f"In update {number:,} the {first} is not finite ({seen}), so training stopped."
@@ -299,11 +301,10 @@ class PPOTrainer:
         reason = history.stop_reason or "interrupted"
         keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
-        played = self._final_evaluation(stopped) if reason not in ("interrupted", "failed") else None
-        if self.config.eval.frequency:
-            keeper.keep_if_best(state, history, played["return_mean"] if played else None)
-        else:
-            keeper.keep_if_best(state, history, history.recent_return)
+        complete = reason not in ("interrupted", "failed")
+        played = self._final_evaluation(stopped) if complete else None
+        score = (played or {}).get("return_mean") if self.config.eval.frequency else history.recent_return
+        keeper.keep_if_best(state, history, score if complete else None)
         result = {
             "env": self.config.env.id,
             "seed": self.config.seed,

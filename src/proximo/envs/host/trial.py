@@ -20,11 +20,6 @@ SECONDS = 2.0
 STEPS_BEFORE, STEPS_AFTER, STEPS_OF_THE_NEXT, FEWEST = 20, 50, 8, 3
 
 
-def restorable(factory: Callable[[], Any], mask_source: str | None = None) -> bool:
-    """Whether environments that `factory` makes can be restored, as far as a trial of two seconds shows."""
-    return obstacle(factory, mask_source) is None
-
-
 def obstacle(factory: Callable[[], Any], mask_source: str | None = None) -> str | None:
     """Why environments that `factory` makes cannot be restored, in words; None if they can.
 
