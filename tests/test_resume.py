@@ -158,19 +158,16 @@ def test_a_callback_that_raises_can_be_mended(whole, tmp_path):
 
 def test_a_run_that_died_at_its_very_end_is_completed(whole, copy):
     (copy / "result.json").unlink()
-    shutil.rmtree(copy / "models")
+    for file in (copy / "models").glob("final_*"):
+        file.unlink()
     shutil.rmtree(copy / "plots")
     with (copy / "metrics.jsonl").open("a") as file:
         file.write('{"update": 21, "st')
     resume(copy).train()
-    assert sorted(file.name for file in (copy / "models").iterdir()) == [
-        "best_return_pi_ckpt.safetensors",
-        "final_actor.safetensors",
-        "final_critic.safetensors",
-    ]
     assert lines(copy) == lines(whole)
-    final = [run / "models" / "final_actor.safetensors" for run in (whole, copy)]
-    assert final[0].read_bytes() == final[1].read_bytes()
+    models = [{file.name: file.read_bytes() for file in (run / "models").iterdir()} for run in (whole, copy)]
+    assert set(models[0]) >= {"best_return_pi_ckpt.safetensors", "final_actor.safetensors", "final_critic.safetensors"}
+    assert models[0] == models[1]
 
 
 def test_a_failed_environment_can_be_mended_and_gone_on_with(tmp_path):
