@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -15,6 +16,39 @@ CPU_OPTIONS = {"xla_backend_optimization_level": 1}
 # Handing a small program to another thread takes as long as running it, and nobody here does anything meanwhile.
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+MOST_SHARED = 128
+_made: OrderedDict[Hashable, Any] = OrderedDict()
+
+
+def shared(make: Callable[[], Any], *key: Hashable) -> Any:
+    """What `make` makes, once in this process for each key: runs that are alike share their programs."""
+    if key not in _made:
+        _made[key] = make()
+    _made.move_to_end(key)
+    while len(_made) > MOST_SHARED:
+        _made.popitem(last=False)
+    return _made[key]
+
+
+class Same:
+    """An object as part of a key: equal to itself only, whatever it thinks of others."""
+
+    def __init__(self, thing: Any):
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._thing is other._thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
+
+
+def shapes(tree: Any) -> Hashable:
+    """Structure, shapes and types of a tree of arrays, as part of a key."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def jit(function: Callable[..., Any], small: bool = False, **options: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import succeeded
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shared
 from proximo.config import EnvConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
 from proximo.envs.compiled.lanes import Lanes, where_lane
@@ -46,6 +46,10 @@ class EvalState:
     lengths: jax.Array  # [L, Q]
     successes: jax.Array  # [L, Q] bool
     step: jax.Array  # int32
+
+
+Keys = tuple[jax.Array, jax.Array | None]
+"""Of the environments, and of drawn actions."""
 
 
 class Evaluator(Protocol):
@@ -140,26 +144,28 @@ class CompiledEvaluator:
         self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
         self._success_return = success_return
-        self._start = jit(self._initial)
-        self._run = jit(self._steps)
+        key = (Same(env), Same(actions.policy), actions.key is None, episodes, limit, success_return)
+        self._start = shared(lambda: jit(self._initial), "evaluation begins", *key)
+        self._run = shared(lambda: jit(self._steps), "evaluation", *key)
 
     def close(self) -> None:
         """Nothing is held open."""
 
     def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
-        state = self._start()
+        keys = (self._key, self.actions.key)
+        state = self._start(self._key)
         while ((done := np.asarray(state.done)) < self.quota).any():
             self.played = int(np.minimum(done, self.quota).sum())
             if stop():
                 return None
-            state = self._run(params, stats, state)
+            state = self._run(keys, params, stats, state)
         counted = np.arange(self.quota.max())[None] < self.quota[:, None]
         returns, lengths = (np.asarray(part, np.float64)[counted] for part in (state.returns, state.lengths))
         return Evaluation(returns, lengths, np.asarray(state.successes)[counted])
 
-    def _initial(self) -> EvalState:
+    def _initial(self, key: jax.Array) -> EvalState:
         lanes, most = self.env.num_lanes, int(self.quota.max())
-        env_state, first = self.env.reset(self._key)
+        env_state, first = self.env.reset(key)
         return EvalState(
             env=env_state,
             obs=first.obs,
@@ -174,7 +180,7 @@ class CompiledEvaluator:
             step=jnp.int32(0),
         )
 
-    def _steps(self, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
+    def _steps(self, keys: Keys, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
         """Up to STEPS_PER_CALL steps: few enough that Ctrl-C is answered, enough to keep Python out of the way."""
         end = state.step + STEPS_PER_CALL
         quota = jnp.asarray(self.quota, jnp.int32)
@@ -182,11 +188,13 @@ class CompiledEvaluator:
         def unfinished(state: EvalState) -> jax.Array:
             return (state.step < end) & (state.done < quota).any()
 
-        return jax.lax.while_loop(unfinished, lambda now: self._step(params, stats, now), state)
+        return jax.lax.while_loop(unfinished, lambda now: self._step(keys, params, stats, now), state)
 
-    def _step(self, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
-        memory, action = self.actions.at(state.step, params, stats, state.carry, state.obs, state.action_mask)
-        env_state, moved = self.env.step(jax.random.fold_in(self._key, state.step), state.env, action)
+    def _step(self, keys: Keys, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
+        env_key, action_key = keys
+        actions = replace(self.actions, key=action_key)
+        memory, action = actions.at(state.step, params, stats, state.carry, state.obs, state.action_mask)
+        env_state, moved = self.env.step(jax.random.fold_in(env_key, state.step), state.env, action)
         returned = state.returned + jnp.where(moved.valid, moved.reward, 0.0)
         length = state.length + moved.valid.astype(jnp.int32)
         success = succeeded(moved.success, moved.terminated, returned, self._success_return)
@@ -230,7 +238,8 @@ class HostEvaluator:
         self.quota = quotas(episodes, min(episodes, env.num_envs))
         self.notices: list[str] = []
         self._env: HostEnv | None = None
-        self._act = jit(self._actions)
+        key = (Same(actions.policy), actions.key is None, len(self.quota))
+        self._act = shared(lambda: jit(self._actions), "evaluation's actor", *key)
 
     def close(self) -> None:
         if self._env is not None:
@@ -257,7 +266,9 @@ class HostEvaluator:
             if stop():
                 return None
             for b, part in enumerate(parts):
-                carry[b], action = self._act(params, stats, carry[b], *seen[b], np.int32(step), np.int32(part.start))
+                carry[b], action = self._act(
+                    self.actions.key, params, stats, carry[b], *seen[b], np.int32(step), np.int32(part.start)
+                )
                 env.send(b, jax.tree.map(np.asarray, action))
             for b, part in enumerate(parts):
                 moved = env.recv(b)
@@ -281,6 +292,7 @@ class HostEvaluator:
 
     def _actions(
         self,
+        key: jax.Array | None,
         params: Tree,
         stats: RunningStats | None,
         carry: Tree,
@@ -290,8 +302,8 @@ class HostEvaluator:
         first: jax.Array,
     ) -> tuple[Tree, Tree]:
         """For the lanes from `first` on. Noise is drawn for all lanes, however they are split into batches."""
-        size = jax.tree.leaves(obs)[0].shape[0]
+        size, actions = jax.tree.leaves(obs)[0].shape[0], replace(self.actions, key=key)
         noise = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), self.actions.noise(step, len(self.quota))
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), actions.noise(step, len(self.quota))
         )
-        return self.actions(params, stats, carry, obs, mask, noise)
+        return actions(params, stats, carry, obs, mask, noise)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shared
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
 from proximo.evaluate import Actions, step_limit
@@ -64,21 +64,22 @@ def play(stage: Stage, actions: Actions, agent: PPOAgent, limit: int | None) -> 
     policy = agent.policy
 
     def decide(
-        number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
+        key: jax.Array | None, number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
     ) -> tuple[Tree, Tree, jax.Array | None]:
-        memory, action = actions.at(number, params, stats, carry["actor"], obs, mask)
+        memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
         if "critic" not in params:
             return {"actor": memory}, action, None
         expecting, value = policy.value(params, stats, carry["critic"], obs)
         return {"actor": memory, "critic": expecting}, action, value[0]
 
-    compiled = jit(decide, small=True)
+    key = (Same(policy), actions.key is None, *agent.params)
+    compiled = shared(lambda: jit(decide, small=True), "decision", *key)
     carry = {name: part for name, part in policy.initial_carry(1).items() if name in agent.params}
     seen = stage.reset()
     yield None
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
-        before = (np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
+        before = (actions.key, np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
         carry, action, value = jax.device_get(compiled(*before))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
@@ -92,22 +93,23 @@ class JaxStage:
         self.env = env
         self.state: Tree = None
         self._key = evaluation_key(seed)
-        self._step = jit(self._stepped)
+        self._step = shared(lambda: jit(self._stepped), "stage", Same(env))
+        self._reset = shared(lambda: jit(env.reset), "stage begins", Same(env))
 
     def reset(self) -> Seen:
         # Keys, here and below, as `Lanes` makes them for its first lane.
-        self.state, first = jit(self.env.reset)(jax.random.split(self._key, 1)[0])
+        self.state, first = self._reset(jax.random.split(self._key, 1)[0])
         return self._seen(first)
 
     def step(self, number: int, action: Tree) -> Seen:
-        state, moved = self._step(np.int32(number), self.state, action)
+        state, moved = self._step(self._key, np.int32(number), self.state, action)
         seen = self._seen(moved)
         gone = (seen.terminated or seen.truncated) and moved.final_obs is not None
         self.state = None if gone else state
         return seen
 
-    def _stepped(self, number: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Any]:
-        key = jax.random.split(jax.random.split(jax.random.fold_in(self._key, number), 1)[0])[0]
+    def _stepped(self, key: jax.Array, number: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Any]:
+        key = jax.random.split(jax.random.split(jax.random.fold_in(key, number), 1)[0])[0]
         return self.env.step(key, state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], action))
 
     def _seen(self, moved: Any) -> Seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import CollectState, succeeded
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
 from proximo.envs.compiled.lanes import where_lane
@@ -61,13 +62,17 @@ class HostCollector:
         self.policy = policy
         self.steps = config.ppo.rollout_length
         shape = (self.steps, env.num_lanes)
-        self._draw = jit(lambda key, update: policy.distribution.noise(jax.random.fold_in(key, update), shape))
+        draw = lambda key, update: policy.distribution.noise(jax.random.fold_in(key, update), shape)  # noqa: E731
+        self._draw = shared(lambda: jit(draw), "draw", Same(policy), shape)
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
-        self._pack = jit(pack)
+        self._pack = shared(lambda: jit(pack), "pack")
         types = jax.eval_shape(policy.init, jax.random.key(0))["actor"]
         small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
-        self._act = [jit(actor(policy, batch, types), small=small) for batch in env.batches]
+        self._act = [
+            shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch))
+            for batch in env.batches
+        ]
         self._lanes = [lanes_of(batch) for batch in env.batches]
         self._empty = policy.initial_carry(env.num_lanes)["actor"]
         self._told: set[Path] = set()
@@ -237,6 +242,15 @@ def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tre
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
     return act
+
+
+def compiled_actor(policy: Policy, batch: Batch, params: Tree, small: bool) -> Any:
+    return jit(actor(policy, batch, params), small=small)
+
+
+def spans(batch: Batch) -> tuple[tuple[int, int], ...]:
+    """Where the groups of a batch begin and end; Python's slices cannot be part of a key."""
+    return tuple((lanes.start, lanes.stop) for lanes in batch)
 
 
 def pack(tree: Tree) -> list[jax.Array]:

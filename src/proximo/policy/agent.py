@@ -12,11 +12,11 @@ from gymnasium import spaces
 
 from proximo import settings, tensors
 from proximo._version import __version__
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy
+from proximo.policy.policy import Policy, shared_policy
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
 from proximo.seeding import network_key
@@ -45,12 +45,16 @@ class PPOAgent:
         obs_stats: RunningStats | None = None,
     ):
         self.config = config or Config()
-        self.policy = Policy(observation_space, action_space, self.config.network, self.config.normalize)
-        self.params = jit(self.policy.init)(network_key(self.config.seed)) if params is None else params
+        self.policy = shared_policy(observation_space, action_space, self.config.network, self.config.normalize)
+        self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
         self._act = jit(self._act_batch, static_argnames="deterministic")
         self._value = jit(self._value_batch)
+
+    def _fresh(self) -> Tree:
+        init = shared(lambda: jit(self.policy.init), "init", Same(self.policy))
+        return init(network_key(self.config.seed))
 
     def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
         """The action for one observation or a batch, as the environment takes it.

@@ -19,6 +19,24 @@ from proximo.policy.observation import Features, ObservationAdapter
 Tree = Any
 
 
+_known: list[tuple[tuple[Any, ...], Policy]] = []
+MOST_KNOWN = 32
+
+
+def shared_policy(
+    observation_space: spaces.Space, action_space: spaces.Space, network: NetworkConfig, normalize: NormalizeConfig
+) -> Policy:
+    """A `Policy`; the same one for equal arguments, so that what was compiled for it serves again."""
+    given = (observation_space, action_space, network, normalize)
+    for number, (made_of, policy) in enumerate(_known):
+        if made_of == given:
+            _known.append(_known.pop(number))
+            return policy
+    _known.append((given, Policy(*given)))
+    del _known[:-MOST_KNOWN]
+    return _known[-1][1]
+
+
 class Policy:
     """Actor, critic, action distribution and observation adapter for a pair of spaces.
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from proximo.ppo.optimizer import Number
+
 
 def advantages(
     reward: Float[Array, "T L"],
@@ -14,8 +16,8 @@ def advantages(
     truncated: Bool[Array, "T L"],
     final_value: Float[Array, "T L"],
     last_value: Float[Array, " L"],
-    gamma: float,
-    gae_lambda: float,
+    gamma: Number,
+    gae_lambda: Number,
 ) -> tuple[Float[Array, "T L"], Float[Array, "T L"]]:
     """Advantages and value targets.
 

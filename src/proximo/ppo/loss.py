@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from proximo.config import PPOConfig
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
+from proximo.ppo.optimizer import Number
 from proximo.ppo.rollout import Samples
 
 Tree = Any
@@ -37,7 +38,7 @@ def clipped_surrogate(
 
 
 def value_loss(
-    value: Float[Array, " N"], old_value: Float[Array, " N"], target: Float[Array, " N"], clip_value: float | None
+    value: Float[Array, " N"], old_value: Float[Array, " N"], target: Float[Array, " N"], clip_value: Number | None
 ) -> Float[Array, " N"]:
     """(v - target)^2, or with `clip_value` the larger of that and
     (v_old + clip(v - v_old, -c, c) - target)^2."""

@@ -11,12 +11,14 @@ import optax
 from jaxtyping import Array, Float
 
 Tree = Any
+Number = float | Float[Array, ""]
+"""A setting: as it stands, or as the argument of a compiled program."""
 KL_FACTOR = 2.0
 RATE_FACTOR = 1.5
 RATE_RANGE = (1e-6, 1e-2)
 
 
-def scheduled(schedule: str, start: float, end: float, progress: Float[Array, ""]) -> Float[Array, ""]:
+def scheduled(schedule: str, start: Number, end: Number, progress: Float[Array, ""]) -> Float[Array, ""]:
     """The value at `progress` (0 to 1) of the way from `start` to `end`.
 
     linear: start + (end - start) p;  cosine: end + (start - end) (1 + cos(pi p)) / 2;  constant: start.
@@ -30,7 +32,7 @@ def scheduled(schedule: str, start: float, end: float, progress: Float[Array, ""
     return end + (start - end) * remaining
 
 
-def adapted_rate(rate: Float[Array, ""], kl: Float[Array, ""], target_kl: float) -> Float[Array, ""]:
+def adapted_rate(rate: Float[Array, ""], kl: Float[Array, ""], target_kl: Number) -> Float[Array, ""]:
     """Steer the KL of an update to `target_kl`: divide the rate by 1.5 where the KL was over twice the target,
     multiply it by 1.5 where it was under half of it; within 1e-6 to 1e-2."""
     lower, raised = rate / RATE_FACTOR, rate * RATE_FACTOR
@@ -38,7 +40,7 @@ def adapted_rate(rate: Float[Array, ""], kl: Float[Array, ""], target_kl: float)
     return jnp.clip(rate, *RATE_RANGE)
 
 
-def clip_by_global_norm(gradients: Tree, max_norm: float | None) -> tuple[Tree, Float[Array, ""]]:
+def clip_by_global_norm(gradients: Tree, max_norm: Number | None) -> tuple[Tree, Float[Array, ""]]:
     """Gradients scaled by min(1, max_norm / (norm + 1e-8)), and the norm before scaling."""
     norm = optax.tree.norm(gradients)
     if max_norm is None:
@@ -52,7 +54,7 @@ def adam_init(params: Tree) -> Tree:
     return optax.scale_by_adam().init(params)
 
 
-def adam_direction(gradients: Tree, moments: Tree, epsilon: float) -> tuple[Tree, Tree]:
+def adam_direction(gradients: Tree, moments: Tree, epsilon: Number) -> tuple[Tree, Tree]:
     """Adam's direction m / (sqrt(v) + epsilon), with m and v corrected for their start at zero; and new moments."""
     # Optax raises a float to its integer step count, which strict promotion forbids.
     with jax.numpy_dtype_promotion("standard"):

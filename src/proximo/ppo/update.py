@@ -186,7 +186,7 @@ def optimize(
             metrics |= gradient_norms(gradients)
         gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
         direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
-        critic_share = (ppo.critic_learning_rate or ppo.learning_rate) / ppo.learning_rate
+        critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
         params = {
             "actor": descend(params["actor"], direction["actor"], rates.learning),
             "critic": descend(params["critic"], direction["critic"], rates.learning * critic_share),

@@ -9,15 +9,17 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from proximo.collect.compiled import CollectState
 from proximo.collect.host import Collected, HostCollector, tally
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shapes, shared
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.finite import broken
+from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState, initial_train_state
 from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
 
@@ -44,18 +46,20 @@ class HostProgram:
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: Collected | None = None
+        self._shape, self._numbers = split(config)
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
         """Start the environments; the state before the first update."""
-        train = jit(partial(initial_train_state, config=self.config))(params, obs_stats)
+        start = shared(lambda: jit(self._initial), "start", self._shape, Same(self.policy))
+        train = start(params, obs_stats, np.int32(self.config.seed), self._numbers)
         self._standing = ProgramState(train, self._start(self.config.seed))
         return self._standing
 
     def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved, with the environments put back; or, where they cannot be, all starting anew."""
         params = jax.eval_shape(self.policy.init, jax.random.key(0))
-        initial = partial(initial_train_state, config=self.config)
-        train = jax.eval_shape(initial, params, self.policy.initial_stats())
+        stats = self.policy.initial_stats()
+        train = jax.eval_shape(self._initial, params, stats, np.int32(0), self._numbers)
         first = self._start(self.config.seed)
         state = fill(ProgramState(train, first))
         assert self._env is not None
@@ -81,8 +85,10 @@ class HostProgram:
         """Compile now, unless that was done before, so that the first rollout starts at once."""
         example = self._collector.warm_up(state.train, state.collect)
         if self._learn is None:
-            learn = jit(partial(learn_from, policy=self.policy, config=self.config))
-            self._learn = learn.lower(state.train, state.collect, example).compile()
+            given = (state.train, state.collect, example, self._numbers)
+            learn = partial(learn_from, policy=self.policy, shape=self._shape)
+            key = (self._shape, Same(self.policy), shapes(given))
+            self._learn = shared(lambda: jit(learn).lower(*given).compile(), "learn", *key)
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
@@ -96,7 +102,7 @@ class HostProgram:
         if collected is None:
             return state, []
         began = time.perf_counter()
-        train, lanes, report = self._learn(state.train, state.collect, collected)
+        train, lanes, report = self._learn(state.train, state.collect, collected, self._numbers)
         self._standing = ProgramState(train, lanes)
         on_host = unstacked(jax.device_get(report))
         self.seconds = {
@@ -110,6 +116,9 @@ class HostProgram:
         if self._env is not None:
             self._env.close()
             self._env = None
+
+    def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> TrainState:
+        return initial_train_state(params, obs_stats, joined(self._shape, numbers, seed))
 
     def _start(self, seed: int) -> CollectState:
         self.close()
@@ -141,9 +150,10 @@ class Patience:
 
 
 def learn_from(
-    train: TrainState, state: CollectState, collected: Collected, policy: Policy, config: Config
+    train: TrainState, state: CollectState, collected: Collected, numbers: Numbers, policy: Policy, shape: Config
 ) -> tuple[TrainState, CollectState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
+    config = joined(shape, numbers)
     lanes, episodes = tally(state, collected, config.track.success_return)
     following, report = learn(ProgramState(train, lanes), collected.rollout, episodes, policy, config)
     return following.train, following.collect, report

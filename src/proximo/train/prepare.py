@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo import envs, settings
+from proximo.compiling import Same, shared
 from proximo.config import Config
 from proximo.envs.compiled.lanes import Lanes
 from proximo.errors import UserError
@@ -24,7 +25,8 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config:
     """The training program for an environment of either kind."""
     if isinstance(source, envs.HostSource):
         return HostProgram(source, agent.policy, config)
-    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
+    copies = (config.env.num_envs, config.env.max_steps_per_episode)
+    lanes = shared(lambda: Lanes(source, *copies), "lanes", Same(source), *copies)
     return CompiledProgram(lanes, agent.policy, config)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import CollectState, collect, initial_collect_state
-from proximo.compiling import jit
+from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
@@ -22,6 +22,7 @@ from proximo.policy.policy import Policy
 from proximo.ppo.finite import broken, is_finite
 from proximo.ppo.loss import Metrics
 from proximo.ppo.rollout import Episodes, Rollout
+from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState, initial_train_state, update
 
 Tree = Any
@@ -94,7 +95,8 @@ class CompiledProgram:
     """Collect and update as one program over lanes of a JAX environment.
 
     The number of updates is an argument of the compiled loop, not part of its shape. One executable therefore
-    serves every chunk, and cutting a run differently cannot change a bit of it.
+    serves every chunk, and cutting a run differently cannot change a bit of it. So are the numbers among the settings,
+    from the learning rate to gamma: runs of one process that differ in these and their seeds share the executable.
     """
 
     def __init__(self, env: CompiledEnv, policy: Policy, config: Config):
@@ -106,15 +108,19 @@ class CompiledProgram:
         self.notices: list[str] = []
         self.seconds: dict[str, float] = {}
         self._run: Any = None
+        self._shape, self._numbers = split(config)
+        self._key = (self._shape, Same(env), Same(policy))
 
     def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
-        return jit(self._initial)(params, obs_stats)
+        start = shared(lambda: jit(self._initial), "start", *self._key)
+        return start(params, obs_stats, np.int32(self.config.seed), self._numbers)
 
     def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved: it holds the environments too."""
         params = jax.eval_shape(self.policy.init, jax.random.key(0))
-        return fill(jax.eval_shape(self._initial, params, self.policy.initial_stats())), True
+        stats = self.policy.initial_stats()
+        return fill(jax.eval_shape(self._initial, params, stats, np.int32(0), self._numbers)), True
 
     def lanes(self, state: ProgramState) -> list[bytes] | None:
         return []
@@ -129,26 +135,30 @@ class CompiledProgram:
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
         if self._run is None:
-            self._run = jit(self._chunk).lower(state, np.int32(1)).compile()
+            chunk = lambda: jit(self._chunk).lower(state, np.int32(1), self._numbers).compile()  # noqa: E731
+            self._run = shared(chunk, "chunk", *self._key)
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
     ) -> tuple[ProgramState, list[UpdateReport]]:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
         self.compile(state)
-        state, reports = self._run(state, np.int32(num_updates))
+        state, reports = self._run(state, np.int32(num_updates), self._numbers)
         on_host = jax.device_get(reports)
         return state, [unstacked(jax.tree.map(lambda leaf, i=i: leaf[i], on_host)) for i in range(num_updates)]
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _initial(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
-        train = initial_train_state(params, obs_stats, self.config)
-        return ProgramState(train, initial_collect_state(self.env, self.policy, self.config))
+    def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> ProgramState:
+        config = joined(self._shape, numbers, seed)
+        train = initial_train_state(params, obs_stats, config)
+        return ProgramState(train, initial_collect_state(self.env, self.policy, config))
 
-    def _chunk(self, state: ProgramState, num_updates: jax.Array) -> tuple[ProgramState, UpdateReport]:
-        one = partial(train_step, env=self.env, policy=self.policy, config=self.config)
+    def _chunk(
+        self, state: ProgramState, num_updates: jax.Array, numbers: Numbers
+    ) -> tuple[ProgramState, UpdateReport]:
+        one = partial(train_step, env=self.env, policy=self.policy, config=joined(self._shape, numbers))
         shapes = jax.eval_shape(one, state)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
 
