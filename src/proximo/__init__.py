@@ -6,15 +6,25 @@ from proximo._version import __version__
 
 if TYPE_CHECKING:
     from proximo.config import Config
+    from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
     from proximo.policy.agent import PPOAgent
     from proximo.train.trainer import PPOTrainer
 
-__all__ = ["Config", "PPOAgent", "PPOTrainer", "__version__"]
+__all__ = [
+    "Config",
+    "PPOAgent",
+    "PPOTrainer",
+    "__version__",
+    "run_multiple_experiments",
+    "run_single_experiment",
+]
 
 _HOMES = {
     "Config": "proximo.config",
     "PPOAgent": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
+    "run_multiple_experiments": "proximo.experiment.runner",
+    "run_single_experiment": "proximo.experiment.runner",
 }
 
 

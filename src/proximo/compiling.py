@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -20,16 +21,25 @@ if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
 
 MOST_SHARED = 128
 _made: OrderedDict[Hashable, Any] = OrderedDict()
+_making: dict[Hashable, threading.Lock] = {}
+_lock = threading.Lock()
 
 
 def shared(make: Callable[[], Any], *key: Hashable) -> Any:
-    """What `make` makes, once in this process for each key: runs that are alike share their programs."""
-    if key not in _made:
-        _made[key] = make()
-    _made.move_to_end(key)
-    while len(_made) > MOST_SHARED:
-        _made.popitem(last=False)
-    return _made[key]
+    """What `make` makes, once in this process for each key: runs that are alike share their programs. Of threads that
+    want the same at the same time, one makes it and the others wait."""
+    with _lock:
+        making = _making.setdefault(key, threading.Lock())
+    with making:
+        with _lock:
+            known = key in _made
+        made = _made[key] if known else make()
+        with _lock:
+            _made[key] = made
+            _made.move_to_end(key)
+            while len(_made) > MOST_SHARED:
+                _making.pop(_made.popitem(last=False)[0], None)
+    return made
 
 
 class Same:

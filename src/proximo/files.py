@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 PARTIAL = ".partial"
+UMASK = os.umask(0)  # asked once: asking sets it, for all threads
+os.umask(UMASK)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -23,9 +25,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; give the new one the permissions that open() would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+        os.chmod(temporary, 0o666 & ~UMASK)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -258,16 +258,21 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def from_file(path: Path) -> Values:
-    """The values of a YAML file."""
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds."""
     try:
         with path.open(encoding="utf-8") as file:
-            mapping = yaml.load(file, _Loader)
+            return yaml.load(file, _Loader)
     except OSError as error:
         raise UserError(f"Cannot read the configuration {path}: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-13-01
         detail = " ".join(str(error).split())
         raise UserError(f"{path} is not a YAML file: {detail}.") from None
+
+
+def from_file(path: Path) -> Values:
+    """The values of a YAML file."""
+    mapping = read_yaml(path)
     return from_mapping({} if mapping is None else mapping, str(path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,6 +11,9 @@ from rich.table import Table
 from proximo.settings import Setting
 from proximo.track.console import duration, number
 from proximo.track.runs import RunSummary
+
+if TYPE_CHECKING:
+    from proximo.experiment.plan import Plan, PlannedRun
 
 STYLES = {"running": "green", "failed": "red", "interrupted": "yellow", "stopped without an end": "yellow"}
 
@@ -56,6 +59,40 @@ def runs_table(runs: list[RunSummary]) -> Table:
         ago = f"{duration(max(0.0, now - run.changed))} ago"
         name, env = escape(run.path.name), escape(run.env)
         table.add_row(name, env, f"{run.steps:,}", number(run.returned), state, ago)
+    return table
+
+
+def plan_table(plan: Plan) -> Table:
+    """The trials of an experiment, and what they change."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("trial", "environment", "changes"):
+        table.add_column(title, overflow="fold")
+    for title in ("steps", "seeds"):
+        table.add_column(title, justify="right")
+    groups: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in plan.runs:
+        groups.setdefault((run.trial, run.config.env.id), []).append(run)
+    for (trial, env), runs in groups.items():
+        changes = ", ".join(f"{path}={plain(value)}" for path, value in runs[0].overrides.items()) or "-"
+        seeds = ", ".join(str(run.config.seed) for run in runs)
+        steps = f"{runs[0].config.train.total_timesteps:,}"
+        table.add_row(escape(trial), escape(env), escape(changes), steps, seeds)
+    return table
+
+
+def comparison_table(summary: dict[str, Any]) -> Table:
+    """The scores of trials: interquartile means with their intervals."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("trial", "environment"):
+        table.add_column(title, overflow="fold")
+    for title in ("runs", "score (IQM)", "95 % interval"):
+        table.add_column(title, justify="right")
+    for trial in summary["trials"]:
+        rows = [*trial["scores"].items(), *([("all, on one scale", trial["overall"])] if trial["overall"] else [])]
+        for env, score in rows or [("-", {"iqm": None, "low": None})]:
+            counted = f"{score.get('n', trial['counted'])}"
+            spread = "-" if score["low"] is None else f"{number(score['low'])} to {number(score['high'])}"
+            table.add_row(escape(trial["name"]), escape(env), counted, number(score["iqm"]), spread)
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ Tree = Any
 
 
 _known: list[tuple[tuple[Any, ...], Policy]] = []
+_lock = threading.Lock()
 MOST_KNOWN = 32
 
 
@@ -28,13 +30,14 @@ def shared_policy(
 ) -> Policy:
     """A `Policy`; the same one for equal arguments, so that what was compiled for it serves again."""
     given = (observation_space, action_space, network, normalize)
-    for number, (made_of, policy) in enumerate(_known):
-        if made_of == given:
-            _known.append(_known.pop(number))
-            return policy
-    _known.append((given, Policy(*given)))
-    del _known[:-MOST_KNOWN]
-    return _known[-1][1]
+    with _lock:
+        for number, (made_of, policy) in enumerate(_known):
+            if made_of == given:
+                _known.append(_known.pop(number))
+                return policy
+        _known.append((given, policy := Policy(*given)))
+        del _known[:-MOST_KNOWN]
+    return policy
 
 
 class Policy:

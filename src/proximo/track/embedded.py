@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from proximo.files import UMASK
+
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 SCHEME = "sqlite:///"
 
@@ -55,7 +57,7 @@ def create(uri: str, make: Callable[[str], object]) -> None:
         os.close(handle)
         try:
             shutil.copyfile(template, copy)
-            os.chmod(copy, 0o666 & ~_umask())
+            os.chmod(copy, 0o666 & ~UMASK)
             os.link(copy, database)  # never over one that another run has made meanwhile
         finally:
             os.unlink(copy)
@@ -70,9 +72,3 @@ def _database(uri: str) -> Path | None:
     """The file of an embedded store's address; None for any other address."""
     path = Path(uri.removeprefix(SCHEME))
     return path if uri.startswith(SCHEME) and path.name == DATABASE else None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -16,9 +16,10 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from proximo import settings
 from proximo.config import Config
@@ -52,14 +53,21 @@ class Rows:
 class Feeder:
     """Sends what is due of the run in `path`. What fails raises, and is done again by the next call."""
 
-    def __init__(self, path: Path, config: Config, uri: str | None = None):
-        self.run = MlflowRun(path, config, uri)
+    def __init__(
+        self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
+    ):
+        self.run = MlflowRun(path, config, uri, tags)
         self._path, self._rows = path, Rows(path)
         self._every = config.track.log_frequency
         self._connected = False
         self._waiting: list[Record] = []
         self._last: Record | None = None  # the last row, if it is not due
         self._files_at = time.monotonic()
+
+    @property
+    def sent(self) -> int:
+        """The last update that MLflow has."""
+        return self.run.last_update
 
     def feed(self, live: bool = True) -> None:
         """Send the rows that are due, and now and then the files."""
@@ -144,7 +152,18 @@ def told(seconds: float) -> bytes | None:
     return os.read(0, 100).strip() if ready else None
 
 
-def keep_feeding(feeder: Feeder) -> None:
+class Sender(Protocol):
+    """What is fed from: a run, or an experiment. What fails raises, and is done again by the next call."""
+
+    @property
+    def sent(self) -> int: ...
+
+    def feed(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def keep_feeding(feeder: Sender) -> None:
     """Feed until training ends, and then to the end; what fails is tried again, later and later. Of a failure that the
     next attempt mends nothing is said."""
     word: bytes | None = None
@@ -157,16 +176,16 @@ def keep_feeding(feeder: Feeder) -> None:
         try:
             if word is not None:
                 feeder.finish()
-                say(done=True, sent=feeder.run.last_update)
+                say(done=True, sent=feeder.sent)
                 return
             feeder.feed()
             failures, pause = 0, PAUSE
-            say(sent=feeder.run.last_update)
+            say(sent=feeder.sent)
         except Exception as error:
             failures += 1
             pause = min(2.0 ** (failures - 1), LONGEST_PAUSE)
             if failures > 1 or word is not None:
-                say(trouble=in_words(error), sent=feeder.run.last_update)
+                say(trouble=in_words(error), sent=feeder.sent)
 
 
 def step_back() -> None:

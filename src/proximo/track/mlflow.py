@@ -14,8 +14,9 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from proximo import settings
@@ -45,8 +46,10 @@ class MlflowRun:
     last_update: int = 0
     """The last row that MLflow has."""
 
-    def __init__(self, path: Path, config: Config, uri: str | None = None):
-        self.path, self.config = path, config
+    def __init__(
+        self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
+    ):
+        self.path, self.config, self._tags = path, config, tags
         self._memory = _read_memory(path)
         given = uri or config.track.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self.uri = given or embedded.still_there(self._memory.get("uri")) or embedded.uri(path)
@@ -61,7 +64,7 @@ class MlflowRun:
         """Find the run, or begin it. `live`: it is being trained."""
         self._remember(uri=self.uri, key=self._memory.get("key") or uuid.uuid4().hex)
         if self._client is None:
-            self._client = _make_client(self.uri)
+            self._client = make_client(self.uri)
         found = self._find() or self._begin()
         self._id, self._started = found.info.run_id, found.info.start_time
         self._experiment = found.info.experiment_id
@@ -136,18 +139,7 @@ class MlflowRun:
         return self._client.create_run(self._find_experiment(), began, tags, self.path.name)
 
     def _find_experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = self.config.track.experiment_name or self.config.env.id
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return str(self._client.create_experiment(name, embedded.artifacts(self.uri, safe_name(name))))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-                found = self._client.get_experiment_by_name(name)  # another run was quicker
-        return str(found.experiment_id)
+        return find_experiment(self._client, self.uri, self.config.track.experiment_name or self.config.env.id)
 
     def _describe(self, found: Any) -> None:
         """Every setting as a parameter. MLflow's never change: a setting that did, in a resume, becomes a tag."""
@@ -158,9 +150,11 @@ class MlflowRun:
         params = [Param(name, value) for name, value in values.items() if name not in old]
         for start in range(0, len(params), MAX_PARAMS):
             self._client.log_batch(self._id, params=params[start : start + MAX_PARAMS])
-        tags = about_run(self.config) | {
-            f"changed.{name}": value for name, value in values.items() if old.get(name, value) != value
-        }
+        tags = (
+            about_run(self.config)
+            | {**self._tags}
+            | {f"changed.{name}": value for name, value in values.items() if old.get(name, value) != value}
+        )
         new = [RunTag(name, value) for name, value in tags.items() if found.data.tags.get(name) != value]
         if new:
             self._client.log_batch(self._id, tags=new)
@@ -227,6 +221,21 @@ class MlflowRun:
         write_atomically(self.path / MEMORY, to_json(self._memory, indent=2) + "\n")
 
 
+def find_experiment(client: Any, uri: str, name: str) -> str:
+    """The experiment of that name, which is made where there is none."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, embedded.artifacts(uri, safe_name(name))))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)  # another run was quicker
+    return str(found.experiment_id)
+
+
 def batches(rows: list[Record]) -> Iterator[list[tuple[str, float, int, int]]]:
     """Metrics as (name, value, milliseconds since the start, step), whole rows as far as they fit, "update" last."""
     batch: list[tuple[str, float, int, int]] = []
@@ -272,7 +281,7 @@ def _read_memory(path: Path) -> Record:
         return {}
 
 
-def _make_client(uri: str) -> Any:
+def make_client(uri: str) -> Any:
     for name, value in SURROUNDINGS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient

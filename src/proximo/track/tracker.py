@@ -17,7 +17,7 @@ from proximo.config import Config
 SWITCH = "PROXIMO_MLFLOW"
 """The environment variable that turns tracking off everywhere, as for automatic tests, if it is 0."""
 PATIENCE, PATIENCE_IN_TROUBLE = 15.0, 3.0
-"""Seconds that the end of a run waits for MLflow to get the rest: while it takes it, and while it does not."""
+"""Seconds that the end of a run waits for MLflow to take anything more: usually, and when there was trouble."""
 
 
 class NoTracker:
@@ -31,6 +31,9 @@ class NoTracker:
 class Tracker(NoTracker):
     """Feeds MLflow while a run is trained. Nothing here waits, or raises, until `close`, which waits a little."""
 
+    feeder = "proximo.track.feed"
+    """The module of the process."""
+
     def __init__(self, path: Path, note: Callable[[str], None]):
         self._path, self._note = path, note
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,7 +43,7 @@ class Tracker(NoTracker):
 
     def start(self) -> None:
         """From now on the rows of the run are sent. `config.yaml` is there."""
-        command = [sys.executable or "python3", "-P", "-m", "proximo.track.feed", str(self._path.absolute())]
+        command = [sys.executable or "python3", "-P", "-m", self.feeder, str(self._path.absolute())]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -50,7 +53,7 @@ class Tracker(NoTracker):
                 start_new_session=True,  # Ctrl-C is for the trainer
             )
         except OSError as error:
-            self._note(f"MLflow lacks this run ({error.strerror}); {self._remedy}")
+            self._note(f"MLflow lacks {self._lack(0)} ({error.strerror}); {self._remedy}")
             return
         self._listener = threading.Thread(target=self._listen, args=[self._process.stdout], daemon=True)
         self._listener.start()
@@ -66,8 +69,8 @@ class Tracker(NoTracker):
             with contextlib.suppress(OSError):  # it has ended already
                 process.stdin.write(b"end\n")
                 process.stdin.flush()
-            started = time.monotonic()
-            while self._listener.is_alive() and time.monotonic() - started < self._patience:
+            self._heard = time.monotonic()
+            while self._listener.is_alive() and time.monotonic() - self._heard < self._patience:
                 self._listener.join(0.1)
         finally:
             process.kill()
@@ -77,11 +80,14 @@ class Tracker(NoTracker):
                 process.stdin.close()
             process.stdout.close()
         if not self._done:
-            lacks = f"what came after update {self._sent:,} of this run" if self._sent else "this run"
             why = f" ({self._trouble})" if self._trouble else ""
-            self._note(f"MLflow lacks {lacks}{why}; {self._remedy}")
+            self._note(f"MLflow lacks {self._lack(self._sent)}{why}; {self._remedy}")
         elif self._troubled:
             self._note("MLflow has everything now.")
+
+    def _lack(self, sent: int) -> str:
+        """What MLflow does not have, in words."""
+        return f"what came after update {sent:,} of this run" if sent else "this run"
 
     @property
     def _patience(self) -> float:
@@ -96,7 +102,8 @@ class Tracker(NoTracker):
         for line in lines:
             facts = json.loads(line)
             self._uri = facts.get("uri", self._uri)
-            self._sent = facts.get("sent", self._sent)
+            if facts.get("sent", self._sent) != self._sent:
+                self._sent, self._heard = facts["sent"], time.monotonic()
             self._done = "done" in facts
             self._trouble = facts.get("trouble", "")
             if self._trouble and not self._troubled:
@@ -109,5 +116,9 @@ class Tracker(NoTracker):
 
 def make_tracker(config: Config, path: Path, note: Callable[[str], None]) -> NoTracker:
     """What tracks a run with these settings."""
-    wanted = config.track.mlflow and os.environ.get(SWITCH, "").lower() not in ("0", "false", "off", "no")
-    return Tracker(path, note) if wanted else NoTracker()
+    return Tracker(path, note) if is_wanted(config) else NoTracker()
+
+
+def is_wanted(config: Config) -> bool:
+    """Whether MLflow is to be fed."""
+    return config.track.mlflow and os.environ.get(SWITCH, "").lower() not in ("0", "false", "off", "no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,22 @@ def illustrate(
 ) -> list[str]:
     """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:
     a picture is never worth a run."""
+    with _one_at_a_time:
+        return _illustrate(path, config, result, env, agent, stop)
+
+
+_one_at_a_time = threading.Lock()
+"""Matplotlib is not made for threads, of which an experiment has several."""
+
+
+def _illustrate(
+    path: Path,
+    config: Config,
+    result: dict[str, Any],
+    env: JaxEnv | HostSource,
+    agent: PPOAgent,
+    stop: Callable[[], bool],
+) -> list[str]:
     trouble: list[str] = []
     played = None
     try:

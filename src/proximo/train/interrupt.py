@@ -9,28 +9,46 @@ from typing import Any
 
 
 class Interrupt:
-    """A context in which the first SIGINT or SIGTERM is only noted, in `signal`; the second raises."""
+    """A context in which the first SIGINT or SIGTERM is only noted, in `signal`; the second raises.
+
+    Only the main thread can receive signals. In others, this tells what the one that is active there was sent.
+    """
+
+    _active: Interrupt | None = None
 
     def __init__(self) -> None:
-        self.signal: int | None = None
-        self.impatient = False
+        self._signal: int | None = None
+        self._impatient = False
+        self._leader: Interrupt = self
         self._previous: dict[int, Any] = {}
 
+    @property
+    def signal(self) -> int | None:
+        return self._leader._signal
+
+    @property
+    def impatient(self) -> bool:
+        return self._leader._impatient
+
     def __enter__(self) -> Interrupt:
-        # Only the main thread may install handlers; elsewhere whoever runs us decides.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._note)
+            Interrupt._active = self
+        else:
+            self._leader = Interrupt._active or self
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        if Interrupt._active is self:
+            Interrupt._active = None
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if self.signal is not None:
-            self.impatient = True
+        if self._signal is not None:
+            self._impatient = True
             self.__exit__()
             raise KeyboardInterrupt
-        self.signal = number
+        self._signal = number

@@ -19,7 +19,7 @@ from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
 from proximo.track.console import Console
 from proximo.track.store import RunStore, default_directory, versions
-from proximo.track.tracker import make_tracker
+from proximo.track.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import STEP, Callbacks, for_callback
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.history import History, Record
@@ -74,6 +74,8 @@ class PPOTrainer:
         self.program = make_program(source, self.agent, self.config)
         self.path = Path(out) if out is not None else default_directory(self.config)
         self.console = console or Console()
+        self.tracked = True
+        """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
         self._evaluators: dict[int, Evaluator] = {}
         self._start: Checkpoint | None = None
@@ -106,7 +108,7 @@ class PPOTrainer:
         self._callbacks = callbacks = Callbacks(callback)
         history = History(self.config)
         store = self._open(history)
-        tracker = make_tracker(self.config, self.path, self.console.note)
+        tracker = make_tracker(self.config, self.path, self.console.note) if self.tracked else NoTracker()
         self._failure = ""
         self.console.start(self.config, self.path)
         with contextlib.closing(store), contextlib.closing(tracker), Interrupt() as interrupt, self.console, self:

@@ -1,10 +1,7 @@
-"""The command line: `proximo train`, `resume`, `evaluate`, `runs`, `sync`, `ui`, `envs`, `settings`."""
+"""`proximo train`, `resume` and `evaluate`."""
 
 from __future__ import annotations
 
-import dataclasses
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,49 +10,8 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from proximo import settings
-from proximo._version import __version__
-from proximo.errors import ProximoError, UserError
-
-app = typer.Typer(
-    name="proximo",
-    help="Train reinforcement-learning agents with PPO.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-out = RichConsole(highlight=False, soft_wrap=True)
-SHORT_LIST = 40
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
-
-
-def main() -> None:
-    """The `proximo` command. A user's mistake ends in one sentence and exit code 2, never in a traceback."""
-    try:
-        app()
-    except (ProximoError, OSError) as error:
-        RichConsole(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(str(error))}")
-        sys.exit(error.exit_code if isinstance(error, ProximoError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-
-
-def show_version(wanted: bool) -> None:
-    if wanted:
-        out.print(f"proximo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
-
+from proximo.cli.common import Quiet, Verbose, app, check_loudness, flag, out
+from proximo.errors import UserError
 
 TRAIN_HELP = """Train a policy on ENV, and leave a run directory behind.
 
@@ -173,11 +129,6 @@ def resume(
     run_to_end(PPOTrainer.resume(path, steps=more, console=Console() if quiet else Display(verbose)))
 
 
-def check_loudness(quiet: bool, verbose: bool) -> None:
-    if quiet and verbose:
-        raise UserError("--quiet and --verbose exclude each other; give one of them.")
-
-
 EVALUATE_HELP = """Play episodes with a trained policy of RUN, and say what they come to.
 
 RUN is a run directory, or its name under runs/. The environments and the random streams are not those of training.
@@ -254,102 +205,3 @@ def evaluate(
     out.print(evaluation_table(summary))
     for file in videos:
         out.print(f"[dim]{escape(file)}[/dim]")
-
-
-def flag(name: str, path: str, text: str) -> Any:
-    """The value of the flag `name`, which takes what the setting `path` takes."""
-    return settings.convert(dataclasses.replace(settings.find_setting(path), path=name), text)
-
-
-@app.command("runs")
-def runs_command(
-    best: Annotated[
-        str | None, typer.Option(metavar="ENV", help="Only the best run of this environment.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
-) -> None:
-    """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
-    from proximo.files import to_json
-    from proximo.tables import runs_table
-    from proximo.track.runs import best_of, list_runs
-    from proximo.track.store import RUNS
-
-    found = list_runs(RUNS)
-    chosen = found if best is None else best_of(found, best)
-    if as_json:
-        typer.echo(to_json([run.as_json() for run in chosen]))
-    elif chosen:
-        out.print(runs_table(chosen), soft_wrap=False)
-    else:
-        out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
-
-
-@app.command("sync")
-def sync_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where to send it; where the run was tracked by default.")
-    ] = None,
-) -> None:
-    """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
-    from proximo.run import find_run, read_config
-    from proximo.track.feed import sync
-
-    path = find_run(run)
-    done = sync(path, read_config(path), mlflow)
-    out.print(f"{escape(done.shown_uri)} has everything of {escape(str(path))}: updates up to {done.last_update:,}.")
-
-
-@app.command("ui")
-def ui_command(
-    port: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The first free one from 5000 on by default.", min=1, max=65535),
-    ] = None,
-) -> None:
-    """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
-    from proximo.track.store import RUNS
-    from proximo.track.ui import show
-
-    show(RUNS, port, lambda sentence: out.print(escape(sentence)))
-
-
-@app.command()
-def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids that contain this.")] = "") -> None:
-    """List what can be trained on, by family, and what is missing."""
-    from proximo.envs import FAMILIES
-    from proximo.presets import find_preset
-
-    found = 0
-    for family in FAMILIES.values():
-        title = f"[bold]{family.title}[/bold]  {family.about}"
-        if not family.installed:
-            out.print(f"{title}; not installed: {escape(family.install_command)}")
-            continue
-        ids = [env_id for env_id in family.ids() if word.lower() in f"{family.title} {env_id}".lower()]
-        tuned = [env_id for env_id in ids if find_preset(env_id)]
-        shown = ids if word or len(ids) <= SHORT_LIST else tuned
-        if ids:
-            out.print(title)
-        for env_id in shown:
-            out.print(f"  {env_id}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
-        if len(shown) < len(ids):
-            out.print(
-                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or a part of a name[/dim]"
-            )
-        found += len(ids)
-    if word and not found:
-        raise UserError(f"No installed environment has {word!r} in its id; `proximo envs` lists what there is.")
-
-
-@app.command("settings")
-def list_settings(
-    word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only settings that mention this.")] = "",
-) -> None:
-    """List every setting: its name, its default and what it does."""
-    from proximo.tables import settings_table
-
-    chosen = [s for s in settings.SETTINGS.values() if word.lower() in f"{s.path} {s.help}".lower()]
-    if not chosen:
-        raise UserError(f"No setting mentions {word!r}; `proximo settings` lists them all.")
-    out.print(settings_table(chosen), soft_wrap=False)

@@ -1,0 +1,166 @@
+"""`proximo experiment` and `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from proximo import settings
+from proximo.cli.common import Quiet, app, flag, out
+from proximo.errors import TrainingError, UserError
+
+EXPERIMENT_HELP = """Train several trials with several seeds, side by side, and compare them honestly.
+
+WHAT is an environment, trained with `--trials` seeds, or a YAML file with environments, named trials or a grid, and
+seeds (docs/experiments.md). Ctrl-C stops; `--resume DIR` does what is missing, and repeats nothing.
+
+Examples:
+
+* `proximo experiment CartPole-v1 --trials 5` trains with the seeds 0 to 4
+
+* `proximo experiment examples/clip.yaml --dry-run` shows the runs and how long they would take
+
+* `proximo experiment --resume runs/NAME`
+"""
+
+
+@app.command(help=EXPERIMENT_HELP)
+def experiment(
+    what: Annotated[
+        str | None, typer.Argument(metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False)
+    ] = None,
+    trials: Annotated[
+        str | None, typer.Option(metavar="N", help="Seeds of each trial, --seed and those after it; 5 by default.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps of each run.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; 0 by default.")] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the experiment; a new one under runs/.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of all runs, as YAML.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable."),
+    ] = None,
+    preset: Annotated[bool, typer.Option(help="Start from the environments' tuned settings.")] = True,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Runs side by side; as many as cores by default.", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and the time it takes; train nothing.")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Do what is missing of an experiment.", show_default=False)
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where MLflow is; runs/mlflow.db by default.")
+    ] = None,
+    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not feed MLflow.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    from proximo.experiment.plan import Plan, default_folder
+
+    if mlflow is not None and no_mlflow:
+        raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
+    if resume is not None:
+        if any(given is not None for given in (what, trials, steps, seed, out_dir, config, assignments, mlflow)):
+            raise UserError("--resume goes on with an experiment as it was planned; it takes only --jobs and --quiet.")
+        plan, path = Plan.load(resume), resume
+    else:
+        flags = settings.from_assignments(assignments or [])
+        switch = False if no_mlflow else None if mlflow is None else True
+        for name, text in (
+            *(("train.total_timesteps", steps), ("seed", seed)),
+            *(("track.tracking_uri", mlflow), ("track.mlflow", switch)),
+        ):
+            if text is not None:
+                flags[name] = settings.convert(settings.find_setting(name), text)
+        count = None if trials is None else flag("--trials", "env.num_envs", trials)
+        plan = make_plan(what, count, config, flags, preset)
+        path = out_dir or default_folder(plan.name)
+    if dry_run:
+        show_plan(plan, path, jobs)
+        return
+    from proximo.experiment.progress import Progress, ProgressDisplay
+    from proximo.experiment.runner import carry_out
+
+    if resume is None:
+        plan.save(path)
+    progress = Progress() if quiet else ProgressDisplay(out)
+    summary = carry_out(plan, path, jobs, progress)
+    if progress.signal is not None:
+        raise typer.Exit(128 + progress.signal)
+    failed = sum(run["state"] != "complete" for run in summary["runs"])
+    if failed:
+        raise TrainingError(
+            f"{failed} of {len(plan.runs)} runs did not come to their end; `proximo experiment --resume {path}` tries "
+            f"these again."
+        )
+
+
+def make_plan(what: str | None, count: int | None, config: Path | None, flags: Any, preset: bool) -> Any:
+    """The plan that the command line asks for."""
+    from proximo.experiment.plan import make_plan, make_trials, read_plan
+
+    given = settings.from_file(config) if config else {}
+    if what is not None and Path(what).suffix in (".yaml", ".yml"):
+        if given:
+            raise UserError(f"{what} holds settings itself, under `base`; leave --config out.")
+        return read_plan(Path(what), flags, count, preset)
+    env = what or (given | flags).get("env.id")
+    if env is None:
+        raise UserError("Say what to train on, as in `proximo experiment CartPole-v1 --trials 5`, or name a YAML file.")
+    given.pop("env.id", None), flags.pop("env.id", None)
+    first = flags.pop("seed", given.pop("seed", 0))
+    return make_plan([env], make_trials(None, None, count or 5, first), given, flags, preset)
+
+
+def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
+    """The runs of an experiment, and about how long they take."""
+    from proximo.tables import plan_table
+
+    out.print(plan_table(plan), soft_wrap=False)
+    steps = sum(run.config.train.total_timesteps for run in plan.runs)
+    out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {escape(str(path))}.")
+    with out.status("measuring how fast they are"):
+        from proximo.experiment.estimate import estimate
+        from proximo.track.console import duration
+
+        seconds, used = estimate(plan, jobs)
+    out.print(f"At most about [bold]{duration(seconds)}[/bold], {used} at a time, as measured just now.")
+
+
+@app.command("compare")
+def compare_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_OR_DIR...", help="Runs, experiments, folders of runs.", show_default=False),
+    ],
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes; a new folder under runs/.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with first.")
+    ] = None,
+) -> None:
+    """Compare runs: intervals over seeds, the probability of improvement, curves and profiles, as one page.
+
+    Runs whose settings differ only in the seed are one trial. `proximo compare runs/A runs/B runs/C` compares single
+    runs, `proximo compare runs/NAME` an experiment.
+    """
+    from proximo.experiment.compare import gather, write_comparison
+    from proximo.experiment.plan import default_folder
+    from proximo.tables import comparison_table
+    from proximo.track.store import RUNS
+
+    found = gather([path if path.exists() or not (RUNS / path).exists() else RUNS / path for path in paths])
+    place = out_dir or default_folder("comparison")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UserError(f"{place} already holds something; give --out a new or empty folder.")
+    with out.status(f"comparing {len(found)} runs"):
+        summary = write_comparison(found, place, ", ".join(path.name for path in paths), baseline)
+    out.print(comparison_table(summary), soft_wrap=False)
+    out.print(f"[dim]{escape(str(place / 'report.html'))}[/dim]")

@@ -1,0 +1,55 @@
+"""`proximo envs` and `settings`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from proximo import settings
+from proximo.cli.common import app, out
+from proximo.errors import UserError
+
+SHORT_LIST = 40
+
+
+@app.command()
+def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids that contain this.")] = "") -> None:
+    """List what can be trained on, by family, and what is missing."""
+    from proximo.envs import FAMILIES
+    from proximo.presets import find_preset
+
+    found = 0
+    for family in FAMILIES.values():
+        title = f"[bold]{family.title}[/bold]  {family.about}"
+        if not family.installed:
+            out.print(f"{title}; not installed: {escape(family.install_command)}")
+            continue
+        ids = [env_id for env_id in family.ids() if word.lower() in f"{family.title} {env_id}".lower()]
+        tuned = [env_id for env_id in ids if find_preset(env_id)]
+        shown = ids if word or len(ids) <= SHORT_LIST else tuned
+        if ids:
+            out.print(title)
+        for env_id in shown:
+            out.print(f"  {env_id}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
+        if len(shown) < len(ids):
+            out.print(
+                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or a part of a name[/dim]"
+            )
+        found += len(ids)
+    if word and not found:
+        raise UserError(f"No installed environment has {word!r} in its id; `proximo envs` lists what there is.")
+
+
+@app.command("settings")
+def list_settings(
+    word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only settings that mention this.")] = "",
+) -> None:
+    """List every setting: its name, its default and what it does."""
+    from proximo.tables import settings_table
+
+    chosen = [s for s in settings.SETTINGS.values() if word.lower() in f"{s.path} {s.help}".lower()]
+    if not chosen:
+        raise UserError(f"No setting mentions {word!r}; `proximo settings` lists them all.")
+    out.print(settings_table(chosen), soft_wrap=False)

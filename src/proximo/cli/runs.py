@@ -1,0 +1,72 @@
+"""`proximo runs`, `sync` and `ui`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from proximo.cli.common import app, out
+
+
+@app.command("runs")
+def runs_command(
+    best: Annotated[
+        str | None, typer.Option(metavar="ENV", help="Only the best run of this environment.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
+) -> None:
+    """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
+    from proximo.files import to_json
+    from proximo.tables import runs_table
+    from proximo.track.runs import best_of, list_runs
+    from proximo.track.store import RUNS
+
+    found = list_runs(RUNS)
+    chosen = found if best is None else best_of(found, best)
+    if as_json:
+        typer.echo(to_json([run.as_json() for run in chosen]))
+    elif chosen:
+        out.print(runs_table(chosen), soft_wrap=False)
+    else:
+        out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
+
+
+@app.command("sync")
+def sync_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False)],
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where to send it; where the run was tracked by default.")
+    ] = None,
+) -> None:
+    """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
+    from proximo.experiment.plan import PLAN
+    from proximo.experiment.track import sync as sync_experiment
+    from proximo.run import find_run, read_config
+    from proximo.track.feed import sync
+    from proximo.track.store import RUNS
+
+    experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
+    if experiment is not None:
+        sent = sync_experiment(experiment, mlflow)
+        out.print(f"{escape(sent.shown_uri)} has everything of {escape(str(experiment))}: {sent.sent:,} runs.")
+        return
+    path = find_run(run)
+    done = sync(path, read_config(path), mlflow)
+    out.print(f"{escape(done.shown_uri)} has everything of {escape(str(path))}: updates up to {done.last_update:,}.")
+
+
+@app.command("ui")
+def ui_command(
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The first free one from 5000 on by default.", min=1, max=65535),
+    ] = None,
+) -> None:
+    """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
+    from proximo.track.store import RUNS
+    from proximo.track.ui import show
+
+    show(RUNS, port, lambda sentence: out.print(escape(sentence)))

@@ -1,0 +1,247 @@
+"""What an experiment consists of: environments, trials, seeds, and so its runs. Read without loading JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proximo import settings
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.files import to_json, write_atomically
+from proximo.presets import find_preset
+from proximo.settings import Values
+from proximo.track.store import RUNS
+
+PLAN = "experiment.json"
+KEYS = ("name", "envs", "seeds", "preset", "base", "trials", "grid")
+ONLY_TRIAL = "default"
+MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A way to train: what it changes in the settings, and the seeds it is trained with."""
+
+    name: str
+    overrides: Values
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: a trial on an environment with a seed."""
+
+    trial: str
+    overrides: Values
+    config: Config
+    folder: str
+    """Where it goes, under the experiment's own folder."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of an experiment."""
+
+    name: str
+    runs: tuple[PlannedRun, ...]
+
+    def save(self, out: Path) -> None:
+        """Write the plan to the experiment's folder, which must be new or empty."""
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} already holds something; give --out a new or empty folder, or use --resume {out}.")
+        runs = [
+            {
+                "path": run.folder,
+                "trial": run.trial,
+                "env": run.config.env.id,
+                "seed": run.config.seed,
+                "overrides": run.overrides,
+                "settings": settings.to_mapping(run.config),
+            }
+            for run in self.runs
+        ]
+        write_atomically(out / PLAN, to_json({"name": self.name, "runs": runs}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, out: Path) -> Plan:
+        """The plan of the experiment in `out`."""
+        try:
+            saved = json.loads((out / PLAN).read_text(encoding="utf-8"))
+            runs = tuple(_loaded(run, out) for run in saved["runs"])
+            return cls(str(saved["name"]), runs)
+        except FileNotFoundError:
+            raise UserError(f"{out} is not the folder of an experiment: it has no {PLAN}.") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{out / PLAN} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def make_plan(
+    envs: Sequence[str],
+    trials: Sequence[Trial],
+    base: Values,
+    flags: Values,
+    preset: bool = True,
+    name: str | None = None,
+) -> Plan:
+    """Every trial on every environment with each of its seeds.
+
+    Settings are taken, later ones over earlier ones, from the defaults, the environment's preset, `base`, the trial
+    and `flags`.
+    """
+    for trial in trials:
+        for path in ("env.id", "seed", *flags):
+            if path in trial.overrides:
+                what = "is what envs and seeds are for" if path in ("env.id", "seed") else "is given as a flag, too"
+                raise UserError(f"The trial {trial.name} sets {path}, which {what}; leave one of them out.")
+    count = len(envs) * sum(len(trial.seeds) for trial in trials)
+    if count > MOST_RUNS:
+        raise UserError(f"This experiment has {count:,} runs; {MOST_RUNS:,} are the most.")
+    runs, taken = list[PlannedRun](), set[str]()
+    for env, trial in itertools.product(envs, trials):
+        tuned = find_preset(env) if preset else {}
+        shared = settings.build(tuned, base, trial.overrides, flags, {"env.id": env})
+        for seed in trial.seeds:
+            config = dataclasses.replace(shared, seed=settings.convert(settings.find_setting("seed"), seed))
+            parts = [trial.name] if len(trials) > 1 else []
+            parts += [env] if len(envs) > 1 or not parts else []
+            stem = "--".join(map(file_name, [*parts, f"seed{seed}"]))
+            folder, number = stem, 1
+            while folder in taken:
+                number += 1
+                folder = f"{stem}-{number}"
+            taken.add(folder)
+            runs.append(PlannedRun(trial.name, trial.overrides, config, f"runs/{folder}"))
+    return Plan(name or (envs[0] if len(envs) == 1 else "experiment"), tuple(runs))
+
+
+def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: bool = True) -> Plan:
+    """The plan that a YAML file describes. `num_seeds` replaces the file's seeds; `seed` among the flags is the first
+    of those that are given as a number."""
+    given = settings.read_yaml(path)
+    if not isinstance(given, Mapping) or not given:
+        raise UserError(f"{path} must hold {', '.join(KEYS)}; see docs/experiments.md.")
+    for key in given:
+        if key not in KEYS:
+            raise UserError(f"{path} has the key {key!r}; an experiment's are {', '.join(KEYS)}.")
+    flags = dict(flags)
+    base = settings.from_mapping(given.get("base") or {}, f"base in {path}")
+    envs = [flags.pop("env.id")] if "env.id" in flags else given.get("envs", base.get("env.id"))
+    wanted = given.get("preset", True)
+    if type(wanted) is not bool:
+        raise UserError(f"preset in {path} must be true or false, not {wanted!r}.")
+    first = flags.pop("seed", base.pop("seed", 0))
+    seeds = num_seeds or given.get("seeds", 5)
+    trials = make_trials(given.get("trials"), given.get("grid"), seeds, first, str(path), num_seeds is not None)
+    base.pop("env.id", None)
+    return make_plan(env_list(envs, str(path)), trials, base, flags, preset and wanted, given.get("name") or path.stem)
+
+
+def make_trials(
+    named: Any, grid: Any, seeds: Any, first: int = 0, source: str = "trials", same_seeds: bool = False
+) -> list[Trial]:
+    """Named trials, every combination of a grid, or every combination of both; one without changes if there is neither.
+
+    A trial may have `seeds` of its own, unless `same_seeds`.
+    """
+    if not isinstance(named or {}, Mapping) or not isinstance(grid or {}, Mapping):
+        raise UserError(f"trials and grid in {source} must be mappings: names with settings, settings with lists.")
+    found = []
+    for name, given in (named or {ONLY_TRIAL: {}}).items():
+        own = dict(given or {}) if isinstance(given or {}, Mapping) else None
+        if own is None:
+            raise UserError(f"The trial {name} in {source} must be a mapping of settings, not {given!r}.")
+        its_seeds = own.pop("seeds", seeds)
+        values = settings.from_mapping(own, f"the trial {name} in {source}")
+        its_seeds = seed_list(seeds if same_seeds else its_seeds, first, source)
+        for point in grid_points(grid or {}, source):
+            if clash := [path for path in point if path in values]:
+                raise UserError(f"{clash[0]} in {source} is both in the grid and in the trial {name}.")
+            title = ", ".join(
+                [*([str(name)] if named else []), *(f"{short(path)}={_shown(v)}" for path, v in point.items())]
+            )
+            found.append(Trial(title or ONLY_TRIAL, values | point, its_seeds))
+    return found
+
+
+def grid_points(grid: Mapping[str, Any], source: str) -> list[Values]:
+    """Every combination of the listed values."""
+    axes = []
+    for path, values in _flat(grid).items():
+        setting = settings.find_setting(path)
+        if not isinstance(values, list | tuple) or not values:
+            raise UserError(f"{path} in the grid of {source} must be a list of values, not {values!r}.")
+        converted = [settings.convert(setting, value) for value in values]
+        if len(set(map(str, converted))) < len(converted):
+            raise UserError(f"{path} in the grid of {source} lists a value twice: {values}.")
+        axes.append([(setting.path, value) for value in converted])
+    return [dict(point) for point in itertools.product(*axes)]
+
+
+def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, ...]:
+    """Seeds from their number, counted from `first`, or as they are listed."""
+    if type(given) is int and 1 <= given <= MOST_RUNS:
+        return tuple(first + i for i in range(given))
+    if isinstance(given, list | tuple) and given and all(type(seed) is int for seed in given):
+        if len(set(given)) < len(given):
+            raise UserError(f"seeds in {source} lists a seed twice: {given}.")
+        return tuple(given)
+    raise UserError(f"seeds in {source} must be a number from 1 on or a list of seeds, not {given!r}.")
+
+
+def env_list(given: Any, source: str) -> list[str]:
+    """Environments from one id or a list of ids."""
+    envs = [given] if isinstance(given, str) else given
+    if not isinstance(envs, list | tuple) or not envs or not all(isinstance(env, str) for env in envs):
+        raise UserError(f"envs in {source} must be an environment's id or a list of ids, not {given!r}.")
+    if len(set(envs)) < len(envs):
+        raise UserError(f"envs in {source} lists an environment twice: {', '.join(envs)}.")
+    return list(envs)
+
+
+def default_folder(name: str) -> Path:
+    """A new name under `runs/`."""
+    stem = RUNS / f"{file_name(name)}-experiment-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, count = stem, 1
+    while path.exists():
+        count += 1
+        path = stem.with_name(f"{stem.name}-{count}")
+    return path
+
+
+def file_name(text: str) -> str:
+    """`text` as a part of a path, on every file system."""
+    return re.sub(r"[^\w.=+-]+", "-", text).strip("-.")[:80] or "x"
+
+
+def short(path: str) -> str:
+    """A setting's name without its section, where that says enough."""
+    return path.rpartition(".")[2]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(list(value) if isinstance(value, tuple) else value)
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        path = f"{prefix}{key}"
+        found |= _flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found
+
+
+def _loaded(run: dict[str, Any], out: Path) -> PlannedRun:
+    config = settings.build(settings.from_mapping(run["settings"], str(out / PLAN)))
+    overrides = settings.from_mapping(run["overrides"], str(out / PLAN))
+    folder = str(run["path"])
+    if not re.fullmatch(r"runs/[\w.=+-]+", folder) or ".." in folder:
+        raise UserError(f"{out / PLAN} names the folder {folder!r}, which is not one of an experiment.")
+    return PlannedRun(str(run["trial"]), overrides, config, folder)

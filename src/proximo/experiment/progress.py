@@ -1,0 +1,142 @@
+"""What an experiment shows while it runs: one bar for all of it and a line for each run at work; or nothing."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from proximo.experiment.plan import Plan, PlannedRun
+from proximo.tables import comparison_table
+from proximo.track.console import duration, number
+
+WIDTH = 40
+STYLES = {"failed": "red", "interrupted": "yellow"}
+
+
+class Progress:
+    """Says nothing: the null object. Its methods are called from several threads."""
+
+    signal: int | None = None
+    """What interrupted the experiment."""
+
+    def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None: ...
+
+    def began(self, run: PlannedRun) -> None: ...
+
+    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
+
+    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
+
+    def note(self, sentence: str) -> None: ...
+
+    def finish(self, summary: dict[str, Any], out: Path) -> None: ...
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class ProgressDisplay(Progress):
+    """A live table where there is a terminal, else a line for each run that ended."""
+
+    def __init__(self, rich: RichConsole | None = None):
+        self.rich = rich or RichConsole(highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._lock = threading.Lock()
+        self._at: dict[str, tuple[PlannedRun, int, float | None]] = {}
+        self._said: set[str] = set()
+        self._done_steps = self._ended = self._failed = 0
+
+    def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
+        self._missing = missing
+        self._total = sum(run.config.train.total_timesteps for run in missing)
+        self._began = time.monotonic()
+        done = len(plan.runs) - len(missing)
+        before = f", of which {done} are done" if done else ""
+        side = f", {jobs} at a time" if jobs > 1 else ""
+        self.rich.print(f"Experiment [bold]{escape(plan.name)}[/bold]: {len(plan.runs)} runs{before}{side}.")
+        self.rich.print(f"[dim]{escape(str(out))}[/dim]")
+
+    def __enter__(self) -> Progress:
+        if self.rich.is_terminal and self._missing:
+            self._live = Live(self._table(), console=self.rich, transient=True, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def began(self, run: PlannedRun) -> None:
+        self._show(run, 0, None)
+
+    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None:
+        if "note" in message:
+            key = re.sub(r"\d[\d.,]*", "#", message["note"])  # that another takes 9 us and not 8 is no news
+            self.note(f"{run.folder.removeprefix('runs/')}: {message['note']}", key)
+        else:
+            self._show(run, message["step"], message["returned"])
+
+    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._at.pop(run.folder, None)
+            self._done_steps += run.config.train.total_timesteps
+            self._ended += 1
+        end = message["end"]
+        style = STYLES.get(end, "")
+        name, why = escape(run.folder.removeprefix("runs/")), escape(message.get("sentence", ""))
+        if end == "failed":
+            self.rich.print(f"[{style}]failed[/{style}] {name}: {why}")
+        elif not self._live:
+            took = f" in {duration(message['seconds'])}" if "seconds" in message else ""
+            self.rich.print(f"{self._ended} of {len(self._missing)}  {name}: {end}{took}")
+        self._refresh()
+
+    def note(self, sentence: str, key: str | None = None) -> None:
+        with self._lock:
+            if (key or sentence) in self._said:
+                return
+            self._said.add(key or sentence)
+        self.rich.print(f"[dim]{escape(sentence)}[/dim]")
+
+    def finish(self, summary: dict[str, Any], out: Path) -> None:
+        if self.signal is not None:
+            self.rich.print(
+                f"[yellow]Interrupted[/yellow]: `proximo experiment --resume {escape(str(out))}` does what is missing."
+            )
+        self.rich.print(comparison_table(summary), soft_wrap=False)
+        self.rich.print(f"[dim]{escape(str(out / 'report.html'))}[/dim]")
+
+    def _show(self, run: PlannedRun, step: int, returned: float | None) -> None:
+        with self._lock:
+            self._at[run.folder] = (run, step, returned)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._live:
+            self._live.update(self._table())
+
+    def _table(self) -> Table:
+        with self._lock:
+            running = list(self._at.values())
+            done = self._done_steps + sum(min(step, run.config.train.total_timesteps) for run, step, _ in running)
+        table = Table.grid(padding=(0, 2))
+        elapsed = time.monotonic() - self._began
+        left = duration(elapsed * (self._total - done) / done) if done else "?"
+        bar = ProgressBar(total=self._total, completed=done, width=WIDTH)
+        table.add_row(bar, f"{self._ended} of {len(self._missing)} runs", f"[bold]{left}[/bold] left")
+        for run, step, returned in running:
+            total = run.config.train.total_timesteps
+            steps = f"{step:,} / {total:,} steps" if step else "starting"
+            table.add_row(f"[dim]{escape(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
+        return table

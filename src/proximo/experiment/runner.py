@@ -1,0 +1,299 @@
+"""Runs of an experiment, side by side: `run_multiple_experiments` and `run_single_experiment`.
+
+There are as many slots as processor cores. A slot is a thread. Environments written in JAX leave the interpreter alone,
+so their runs are trained in these threads, and those that differ in numbers and seeds alone share one compiled program.
+Other environments hold the interpreter: each slot has a process for them, with its share of the cores.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from proximo import envs, settings
+from proximo.config import Config
+from proximo.errors import EnvError, ProximoError, UserError
+from proximo.experiment.compare import write_comparison
+from proximo.experiment.outcomes import Outcome, read_outcome
+from proximo.experiment.plan import PLAN, Plan, PlannedRun, default_folder, env_list, make_plan, make_trials
+from proximo.experiment.progress import Progress
+from proximo.experiment.track import make_tracker
+from proximo.experiment.worker import Worker
+from proximo.files import write_atomically
+from proximo.ppo.traced import split
+from proximo.track.console import Console
+from proximo.track.runs import COMPLETE, is_running
+from proximo.train.checkpoint import steps
+from proximo.train.interrupt import Interrupt
+from proximo.train.trainer import PPOTrainer
+
+Message = dict[str, Any]
+REPORT_SECONDS = 0.25
+ERROR = "error.txt"
+LET_GO_SECONDS = 20.0
+"""How long a process whose experiment was killed may take to save its run."""
+
+
+def run_single_experiment(
+    config: Config, out: Path, env: Any = None, console: Console | None = None, tracked: bool = True
+) -> dict[str, Any]:
+    """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
+
+    `env` is an environment object or a factory, where `config.env.id` alone does not make it. `tracked` feeds MLflow,
+    as far as the settings want that.
+    """
+    rows, until = out / "metrics.jsonl", time.monotonic() + LET_GO_SECONDS
+    while rows.exists() and is_running(rows) and time.monotonic() < until:
+        time.sleep(0.1)
+    if steps(out):
+        trainer = PPOTrainer.resume(out, env, console=console)
+    else:
+        trainer = PPOTrainer(env, config=config, out=out, console=console)
+    trainer.tracked = tracked
+    return trainer.train()
+
+
+def run_multiple_experiments(
+    env: Any = None,
+    trials: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | Sequence[int] = 5,
+    config: Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    preset: bool = True,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    **keywords: Any,
+) -> dict[str, Any]:
+    """Train every trial on every environment with every seed, and compare; returns what `summary.json` holds.
+
+        run_multiple_experiments("CartPole-v1", {"careful": {"ppo.clip_epsilon": 0.1}, "bold": {...}})
+        run_multiple_experiments(["CartPole-v1", "Acrobot-v1"], grid={"ppo.gamma": [0.98, 0.99]}, seeds=10)
+
+    `env` is an id or a list of ids, an environment, or a factory. `seeds` is their number, or a list. Settings for all
+    runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by side; as many as
+    there are processor cores by default.
+    """
+    given = settings.from_file(Path(config)) if isinstance(config, str | Path) else {}
+    if config is not None and not given:
+        given = settings.from_mapping(config, "config")
+    flags = settings.from_keywords(keywords)
+    named = isinstance(env, str | list | tuple) or env is None
+    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [envs.make(env).spec.id]
+    first = flags.pop("seed", given.pop("seed", 0))
+    given.pop("env.id", None)
+    chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
+    plan = make_plan(ids, chosen, given, flags, preset)
+    path = Path(out) if out is not None else default_folder(plan.name)
+    plan.save(path)
+    return carry_out(plan, path, jobs, progress, None if named else env)
+
+
+def carry_out(
+    plan: Plan, out: Path, jobs: int | None = None, progress: Progress | None = None, env: Any = None
+) -> dict[str, Any]:
+    """Train what is missing of the experiment in `out`, and write its results."""
+    progress, cores = progress or Progress(), available_cores()
+    with (out / PLAN).open("rb") as file:
+        if not take_lock(file):
+            raise UserError(f"The experiment in {out} is being carried out by another process.")
+        return _carry_out(plan, out, jobs, progress, env, cores)
+
+
+def _carry_out(
+    plan: Plan, out: Path, jobs: int | None, progress: Progress, env: Any, cores: list[int]
+) -> dict[str, Any]:
+    missing = [run for run in plan.runs if not is_complete(out / run.folder)]
+    check_environments(missing, env)
+    count = max(1, min(jobs or len(cores), len(missing)))
+    progress.start(plan, out, missing, count)
+    tracker = make_tracker(plan, out, progress.note)
+    in_main = threading.current_thread() is threading.main_thread()
+    with Interrupt() if in_main else nullcontext() as interrupt, progress:
+        tracker.start()
+        try:
+            stopped = lambda: interrupt is not None and interrupt.signal is not None  # noqa: E731
+            slots = Slots(missing, out, count, cores, env, progress, stopped)
+            slots.run()
+            summary = summarize(plan, out)
+        finally:
+            tracker.close()
+        progress.signal = interrupt.signal if interrupt else None
+    progress.finish(summary, out)
+    return summary
+
+
+def take_lock(file: IO[bytes]) -> bool:
+    """Whether this process now has the file to itself; it lets go when it closes it, or ends."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def summarize(plan: Plan, out: Path) -> dict[str, Any]:
+    """Write the results of an experiment, as far as it came."""
+    return write_comparison(outcomes(plan, out), out, plan.name)
+
+
+def outcomes(plan: Plan, out: Path) -> list[Outcome]:
+    return [
+        read_outcome(out / run.folder, run.trial, run.overrides, run.config.env.id, run.config.seed)
+        for run in plan.runs
+    ]
+
+
+def is_complete(path: Path) -> bool:
+    """Whether the run in `path` has come to its end."""
+    return read_outcome(path, "", {}, "", 0).state == "complete"
+
+
+def available_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def check_environments(runs: Sequence[PlannedRun], env: Any) -> None:
+    """Refuse what cannot be made, before anything is trained."""
+    for env_id in dict.fromkeys(run.config.env.id for run in runs):
+        envs.make(env_id if env is None else env)
+
+
+class Slots:
+    """Trains runs in `count` threads; each takes the next that suits it."""
+
+    def __init__(
+        self,
+        runs: Sequence[PlannedRun],
+        out: Path,
+        count: int,
+        cores: list[int],
+        env: Any,
+        progress: Progress,
+        stopped: Callable[[], bool],
+    ):
+        self._waiting = [(shape_of(run.config), run) for run in runs]
+        self._at_work: Counter[Hashable] = Counter()
+        self._out, self._count, self._cores, self._env = out, count, cores, env
+        self._progress, self._stopped = progress, stopped
+        self._lock = threading.Lock()
+        self._compiled = {
+            run.config.env.id: not isinstance(envs.make(run.config.env.id if env is None else env), envs.HostSource)
+            for run in runs
+        }
+        self._packed = ""
+        if env is not None and not all(self._compiled.values()):
+            import cloudpickle
+
+            self._packed = base64.b64encode(cloudpickle.dumps(env)).decode()
+
+    def run(self) -> None:
+        """Returns when all runs have ended, or were stopped."""
+        threads = [threading.Thread(target=self._work, args=[slot], daemon=True) for slot in range(self._count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # in pieces, so that signals are heard
+
+    def _work(self, slot: int) -> None:
+        worker: Worker | None = None
+        shape: Hashable = None
+        try:
+            while not self._stopped() and (taken := self._take(shape)) is not None:
+                shape, run = taken
+                self._progress.began(run)
+                if not self._compiled[run.config.env.id] and (worker is None or not worker.alive):
+                    worker = Worker(self._share(slot), self._out / "workers.log")
+                self._progress.ended(run, self._train(run, worker))
+                with self._lock:
+                    self._at_work[shape] -= 1
+        finally:
+            if worker is not None:
+                worker.close()
+
+    def _train(self, run: PlannedRun, worker: Worker | None) -> Message:
+        """Train one run, here or in the worker; how it ended."""
+        path, tell = self._out / run.folder, partial(self._progress.tell, run)
+        if self._compiled[run.config.env.id]:
+            return attempt(run.config, path, self._env, tell)
+        assert worker is not None
+        job = {"settings": settings.to_mapping(run.config), "path": str(path), "env": self._packed}
+        end = worker.run(job, tell, self._stopped)
+        return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
+
+    def _take(self, last: Hashable) -> tuple[Hashable, PlannedRun] | None:
+        """The next run: one whose program is there already, else of the kind with most runs left for each slot."""
+        with self._lock:
+            left = Counter(shape for shape, _ in self._waiting)
+            if not left:
+                return None
+            best = last if left[last] else max(left, key=lambda shape: left[shape] / (1 + self._at_work[shape]))
+            number = next(i for i, (shape, _) in enumerate(self._waiting) if shape == best)
+            self._at_work[best] += 1
+            return self._waiting.pop(number)
+
+    def _share(self, slot: int) -> list[int]:
+        """The cores of a slot's process."""
+        count, cores = self._count, self._cores
+        if count >= len(cores):
+            return [cores[slot % len(cores)]]
+        return cores[slot * len(cores) // count : (slot + 1) * len(cores) // count]
+
+
+def shape_of(config: Config) -> Hashable:
+    """What runs must have in common to share a program."""
+    return config.env.id, split(config)[0]
+
+
+def attempt(config: Config, path: Path, env: Any, tell: Callable[[Message], None]) -> Message:
+    """Train one run, whatever happens; a message that says how it ended."""
+    reporter = Reporter(tell)
+    try:
+        result = run_single_experiment(config, path, env, reporter, tracked=False)
+        ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
+        return {"end": ended, "seconds": result["wall_seconds"], "steps": result["total_steps"]}
+    except ProximoError as error:
+        sentence, trace = (error.sentence, error.trace) if isinstance(error, EnvError) else (str(error), "")
+        _write_down(path, f"{sentence}\n\n{trace}")
+        return {"end": "failed", "sentence": sentence}
+    except Exception as error:
+        _write_down(path, traceback.format_exc())
+        return {"end": "failed", "sentence": f"{type(error).__name__}: {error} (see {path / ERROR})."}
+
+
+def _write_down(path: Path, text: str) -> None:
+    """Keep what went wrong with the run; where not even that can be written, its end is reported all the same."""
+    try:
+        write_atomically(path / ERROR, text.rstrip() + "\n")
+    except OSError:
+        return
+
+
+class Reporter(Console):
+    """The console of a run in an experiment: how far it is, a few times in a second."""
+
+    def __init__(self, tell: Callable[[Message], None]):
+        self._tell, self._told = tell, 0.0
+
+    def show(self, records: list[dict[str, Any]]) -> None:
+        if records and time.monotonic() - self._told >= REPORT_SECONDS:
+            self._told = time.monotonic()
+            last = records[-1]
+            self._tell({"step": last["step"], "returned": last["recent/return_mean"]})
+
+    def note(self, sentence: str) -> None:
+        self._tell({"note": sentence})

@@ -1,0 +1,142 @@
+"""A process that trains runs of an experiment, one after the other, for environments that hold the interpreter.
+
+    python -m proximo.experiment.worker CORES
+
+Jobs come as lines of JSON on the standard input; lines of JSON on the standard output say how they go. When the input
+ends before it was said to, whoever gave the jobs is gone: the run at hand is saved, and the process ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+Message = dict[str, Any]
+END = b"end\n"
+
+
+class Worker:
+    """The other side: a worker process that is given jobs, one at a time."""
+
+    def __init__(self, cores: list[int], log: Path):
+        command = [sys.executable, "-P", "-m", "proximo.experiment.worker", ",".join(map(str, cores))]
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                start_new_session=True,  # Ctrl-C is for the experiment
+                env=os.environ | {"PYTHONPATH": path},  # where the user's own modules are found, too
+            )
+
+    def run(self, job: Job, listen: Callable[[Message], None], stopped: Callable[[], bool]) -> Message:
+        """Train one run; its last message, which says how it ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        ending = threading.Thread(target=self._pass_on, args=[stopped], daemon=True)
+        self._over = threading.Event()
+        ending.start()
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                message = json.loads(line)
+                if "end" in message:
+                    return dict(message)
+                listen(message)
+        except OSError:
+            pass  # it is gone, as the next line finds out
+        finally:
+            self._over.set()
+            ending.join()
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return {"end": "failed", "sentence": f"The process that trained it ended with {how}."}
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Let it end, or end it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # it is gone already
+            self._process.stdin.write(END)
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _pass_on(self, stopped: Callable[[], bool]) -> None:
+        """Tell the process once that the user wants an end."""
+        while not self._over.wait(0.1):
+            if stopped():
+                self._process.terminate()
+                return
+
+
+def main() -> None:
+    cores = [int(core) for core in sys.argv[1].split(",") if core]
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)  # before JAX counts them
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what environments print is not for the experiment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=[jobs], daemon=True).start()
+
+    def say(message: Message) -> None:
+        try:
+            answers.write(json.dumps(message) + "\n")
+        except OSError:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    while (job := jobs.get()) is not None:
+        say(_train(job, say))
+
+
+def _listen(jobs: queue.SimpleQueue[Job | None]) -> None:
+    for line in sys.stdin.buffer:
+        if line == END:
+            break
+        jobs.put(json.loads(line))
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+    jobs.put(None)
+
+
+def _train(job: Job, say: Callable[[Message], None]) -> Message:
+    import cloudpickle
+
+    from proximo import settings
+    from proximo.experiment.runner import attempt
+
+    try:
+        env = cloudpickle.loads(base64.b64decode(job["env"])) if job["env"] else None
+    except Exception as error:  # whatever the user's own code does
+        words = f"The environment cannot be made in another process: {type(error).__name__}: {error}."
+        return {"end": "failed", "sentence": words}
+    config = settings.build(settings.from_mapping(job["settings"], "the job"))
+    return attempt(config, Path(job["path"]), env, say)
+
+
+if __name__ == "__main__":
+    main()

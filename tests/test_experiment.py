@@ -1,0 +1,430 @@
+"""Experiments: every run is trained, once, with the bits it would have had alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import gymnasium
+import pytest
+from typer.testing import CliRunner
+
+import probes
+from proximo import PPOTrainer, compiling, run_multiple_experiments, run_single_experiment, settings
+from proximo.cli import app
+from proximo.errors import UserError
+from proximo.experiment import runner as runner_module
+from proximo.experiment.plan import Plan
+from proximo.experiment.progress import Progress, ProgressDisplay
+from proximo.track.store import RunStore
+
+COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
+JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
+SHORT = {
+    "num_envs": 4,
+    "rollout_length": 16,
+    "minibatch_size": 32,
+    "epochs_per_update": 2,
+    "hidden_sizes": [16],
+    "total_timesteps": 64 * 12,
+    "eval_frequency": 5,
+    "eval_episodes": 3,
+    "target_reward": None,
+}
+CLIP = {"careful": {"ppo.clip_epsilon": 0.1}, "bold": {"ppo.clip_epsilon": 0.4, "ppo.learning_rate": 1e-3}}
+
+
+class Heard(Progress):
+    """What an experiment says."""
+
+    def __init__(self):
+        self.ends, self.notes, self.jobs = {}, [], None
+
+    def start(self, plan, out, missing, jobs):
+        self.jobs, self.missing = jobs, [run.folder for run in missing]
+
+    def ended(self, run, message):
+        self.ends[run.folder] = message
+
+    def note(self, sentence, key=None):
+        self.notes.append(sentence)
+
+
+def plain(summary):
+    return {name: part for name, part in summary.items() if name != "timing"}
+
+
+def policy(path):
+    return (path / "models" / "final_actor.safetensors").read_bytes()
+
+
+def rows(path):
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if "time" not in name} for line in lines]
+
+
+def assert_as_alone(out, run):
+    """The run of an experiment has the bits of one that was trained by itself."""
+    alone = out / "alone" / run.folder
+    PPOTrainer(config=run.config, out=alone).train()
+    assert policy(out / run.folder) == policy(alone)
+    assert rows(out / run.folder) == rows(alone)
+
+
+def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path):
+    heard = Heard()
+    summary = run_multiple_experiments(
+        JAX, CLIP, seeds=2, out=tmp_path / "e", preset=False, jobs=2, progress=heard, **SHORT
+    )
+    plan = Plan.load(tmp_path / "e")
+    assert [(trial["name"], trial["runs"], trial["counted"]) for trial in summary["trials"]] == [
+        ("careful", 2, 2),
+        ("bold", 2, 2),
+    ]
+    assert heard.jobs == 2
+    assert {end["end"] for end in heard.ends.values()} == {"complete"}
+    for run in plan.runs:
+        assert_as_alone(tmp_path / "e", run)
+    files = {file.name for file in (tmp_path / "e").iterdir()}
+    assert {"experiment.json", "summary.json", "summary.csv", "report.html", "plots", "runs"} <= files
+    assert len({policy(tmp_path / "e" / run.folder) for run in plan.runs}) == 4
+
+
+@pytest.mark.slow
+def test_host_environments_are_the_runs_alone_and_have_processes_of_their_own(tmp_path):
+    run_multiple_experiments(HOST, seeds=[3, 1], out=tmp_path / "e", preset=False, jobs=2, **SHORT)
+    for run in Plan.load(tmp_path / "e").runs:
+        assert_as_alone(tmp_path / "e", run)
+    assert (tmp_path / "e" / "workers.log").is_file()
+
+
+def test_a_single_experiment_is_a_run(tmp_path):
+    config = settings.build({"env.id": JAX}, settings.from_keywords(SHORT))
+    result = run_single_experiment(config, tmp_path / "run")
+    assert result["stop_reason"] == "budget"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["updates"] == 12
+
+
+def test_nothing_is_done_twice(tmp_path):
+    out = tmp_path / "e"
+    first = run_multiple_experiments(JAX, seeds=2, out=out, preset=False, **SHORT)
+    files = {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
+    heard = Heard()
+    again = runner_module.carry_out(Plan.load(out), out, progress=heard)
+    assert heard.missing == []
+    assert plain(again) == plain(first)
+    assert files == {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
+
+
+class Breaks(gymnasium.Wrapper):
+    """Breaks in the episodes that begin with certain seeds, as long as the file `broken` is there."""
+
+    def __init__(self, broken):
+        super().__init__(gymnasium.make(HOST))
+        self.broken = broken
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.bad = seed % 10_000 == 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.bad and self.broken.exists():
+            raise ValueError("out of order")
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
+    broken, out, heard = tmp_path / "broken", tmp_path / "e", Heard()
+    broken.touch()
+    given = SHORT | {"num_envs": 1, "rollout_length": 64, "groups": 1}
+    summary = run_multiple_experiments(
+        lambda: Breaks(broken), seeds=[0, 1, 2], out=out, preset=False, jobs=1, progress=heard, **given
+    )
+    ends = {folder[-5:]: end for folder, end in heard.ends.items()}
+    assert {name: end["end"] for name, end in ends.items()} == {
+        "seed0": "complete",
+        "seed1": "failed",
+        "seed2": "complete",
+    }
+    assert "out of order" in ends["seed1"]["sentence"]
+    assert [run["state"] for run in summary["runs"]] == ["complete", "failed", "complete"]
+    failed = next(path for path in (out / "runs").iterdir() if path.name.endswith("seed1"))
+    assert "ValueError: out of order" in (failed / "error.txt").read_text()
+    broken.unlink()
+    heard = Heard()
+    summary = runner_module.carry_out(Plan.load(out), out, progress=heard, env=lambda: Breaks(broken))
+    assert [Path(folder).name for folder in heard.missing] == [failed.name]
+    assert [run["state"] for run in summary["runs"]] == ["complete"] * 3
+
+
+def test_an_environment_object_is_used_and_bad_ones_are_refused_before_anything_is_trained(tmp_path):
+    summary = run_multiple_experiments(probes.OneStep(), seeds=2, out=tmp_path / "e", preset=False, **SHORT)
+    assert [run["score"] for run in summary["runs"]] == [1.0, 1.0]
+    with pytest.raises(UserError, match="Nonsense-v0"):
+        run_multiple_experiments([JAX, "Nonsense-v0"], seeds=1, out=tmp_path / "f", preset=False, **SHORT)
+    assert not (tmp_path / "f" / "runs").exists()
+
+
+def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
+    out = tmp_path / "e"
+    run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
+    with (out / "experiment.json").open("rb") as file:
+        assert runner_module.take_lock(file)
+        with pytest.raises(UserError, match="carried out by another process"):
+            runner_module.carry_out(Plan.load(out), out)
+
+
+def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path):
+    config = settings.build({"env.id": JAX}, settings.from_keywords(SHORT))
+    store = RunStore(tmp_path / "run")
+    timer = threading.Timer(1.0, store.close)
+    timer.start()
+    assert run_single_experiment(config, tmp_path / "run")["updates"] == 12
+
+
+def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
+    grid = {"ppo.gamma": [0.9, 0.99], "ppo.epochs_per_update": [1, 2]}
+    trials = runner_module.make_trials(None, grid, 2)
+    runs = runner_module.make_plan([JAX], trials, {}, {}).runs
+    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], None, Progress(), bool)
+    taken = {0: [], 1: []}
+    last = {0: None, 1: None}
+    for turn in range(8):
+        shape, run = slots._take(last[turn % 2])
+        last[turn % 2] = shape
+        taken[turn % 2].append(run.config.ppo.epochs_per_update)
+    assert taken == {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}
+    assert slots._take(None) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "shares"), [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1], [2, 3, 4]]), (7, [[0], [1], [2], [3], [4], [0], [1]])]
+)
+def test_processes_share_the_cores(tmp_path, count, shares):
+    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], None, Progress(), bool)
+    assert [slots._share(slot) for slot in range(count)] == shares
+
+
+def test_what_several_threads_want_is_made_once():
+    made, barrier = [], threading.Barrier(4)
+
+    def make():
+        time.sleep(0.05)
+        made.append(1)
+        return object()
+
+    def want(found):
+        barrier.wait()
+        found.append(compiling.shared(make, "test", barrier))
+
+    found = []
+    threads = [threading.Thread(target=want, args=[found]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len(set(map(id, found))) == 1
+
+
+def test_a_maker_that_fails_is_asked_again():
+    key = object()
+    with pytest.raises(ZeroDivisionError):
+        compiling.shared(lambda: 1 // 0, "test", key)
+    assert compiling.shared(lambda: 3, "test", key) == 3
+
+
+# The command line
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["experiment", *map(str, words)])
+
+
+FLAGS = [
+    "--no-preset",
+    *(word for name in ("num_envs=4", "groups=1") for word in ("--set", f"env.{name}")),
+    *(
+        word
+        for name in ("rollout_length=16", "minibatch_size=32", "epochs_per_update=2")
+        for word in ("--set", f"ppo.{name}")
+    ),
+]
+
+
+def test_the_command_trains_seeds_and_shows_a_table(tmp_path):
+    done = invoke(JAX, "--trials", 2, "--steps", 640, "--seed", 5, "--out", tmp_path / "e", *FLAGS)
+    assert done.exit_code == 0, done.output
+    assert "2 runs, 2 at a time" in done.output or len(os.sched_getaffinity(0)) == 1
+    assert "95 % interval" in done.output
+    assert [run.config.seed for run in Plan.load(tmp_path / "e").runs] == [5, 6]
+    assert invoke(JAX, "--trials", 1, "--steps", 64, "--out", tmp_path / "q", "-q", *FLAGS).output == ""
+
+
+@pytest.mark.slow
+def test_a_dry_run_trains_nothing(tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(f"envs: {JAX}\nseeds: 2\ngrid: {{ppo.clip_epsilon: [0.1, 0.2]}}\n")
+    done = invoke(file, "--steps", 10_000, "--dry-run", "--out", tmp_path / "e", *FLAGS)
+    assert done.exit_code == 0, done.output
+    assert "clip_epsilon=0.1" in done.output
+    assert "4 runs, at most 40,000 steps" in done.output
+    assert "At most about" in done.output
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], "Say what to train on"),
+        ([JAX, "--trials", "0"], "--trials must be at least 1"),
+        ([JAX, "--trials", "some"], "--trials must be"),
+        (["nothing.yaml"], "Cannot read the configuration nothing.yaml"),
+        ([JAX, "--resume", "somewhere"], "it takes only --jobs and --quiet"),
+        (["--resume", "somewhere"], "it has no experiment.json"),
+        ([JAX, "--mlflow", "http://x", "--no-mlflow"], "exclude each other"),
+    ],
+)
+def test_mistakes_are_answered_in_words(words, answer):
+    with pytest.raises(UserError, match=answer.replace("-", r"\-")):
+        CliRunner().invoke(app, ["experiment", *words], catch_exceptions=False)
+
+
+PLAN = """
+envs: [{envs}]
+seeds: 2
+base:
+  train: {{total_timesteps: {steps}}}
+  env: {{num_envs: 4, groups: 1}}
+  ppo: {{rollout_length: 16, minibatch_size: 32, epochs_per_update: 2}}
+  eval: {{frequency: 20, episodes: 3}}
+  checkpoint: {{every_steps: 512}}
+preset: false
+"""
+
+
+def started(*words):
+    return subprocess.Popen(
+        [*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def wait_for_rows(out, more, process):
+    """Until the runs have that many rows more."""
+
+    def count():
+        return sum(file.read_bytes().count(b"\n") for file in out.glob("runs/*/metrics.jsonl"))
+
+    before = count()
+    while count() < before + more:
+        assert process.poll() is None, process.stdout.read().decode()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_killed_twice_and_resumed_ends_as_if_it_never_was(tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(PLAN.format(envs=f"{JAX}, {HOST}", steps=9_600))
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = subprocess.run([*COMMAND, file, "--out", tmp_path / "whole" / "e"], capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    out = tmp_path / "killed" / "e"
+    for words in ([file, "--out", out], ["--resume", out]):
+        process = started(*words)
+        while not out.exists():
+            time.sleep(0.05)
+        wait_for_rows(out, 150, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = subprocess.run([*COMMAND, "--resume", out], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours, theirs = (json.loads((path / "summary.json").read_text()) for path in (out, tmp_path / "whole" / "e"))
+    assert plain(ours) == plain(theirs)
+    for run in Plan.load(out).runs:
+        assert policy(out / run.folder) == policy(tmp_path / "whole" / "e" / run.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path, number):
+    file, out = tmp_path / "plan.yaml", tmp_path / "e"
+    file.write_text(PLAN.format(envs=f"{JAX}, {HOST}", steps=200_000))
+    process = started(file, "--out", out)
+    while not out.exists():
+        time.sleep(0.05)
+    wait_for_rows(out, 50, process)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 128 + number, said
+    assert f"`proximo experiment --resume {out}` does what is missing" in said
+    begun = [path for path in out.glob("runs/*") if (path / "metrics.jsonl").exists()]
+    assert begun
+    for path in begun:
+        assert json.loads((path / "result.json").read_text())["stop_reason"] == "interrupted"
+    assert json.loads((out / "summary.json").read_text())["runs"]
+
+
+def test_the_display_counts_runs_and_says_each_note_once(tmp_path):
+    from rich.console import Console
+
+    console = Console(record=True, width=120, force_terminal=True, color_system=None)
+    plan = runner_module.make_plan([JAX], runner_module.make_trials(None, None, 2), {}, {"train.total_timesteps": 1000})
+    display = ProgressDisplay(console)
+    display.start(plan, tmp_path, list(plan.runs), 2)
+    with display:
+        display.began(plan.runs[0])
+        display.tell(plan.runs[0], {"step": 500, "returned": 12.0})
+        for run, time_taken in zip(plan.runs, (8, 9), strict=True):
+            display.tell(run, {"note": f"A step takes {time_taken} us."})
+        shown = Console(record=True, width=120)
+        shown.print(display._table())
+        display.ended(plan.runs[0], {"end": "complete", "seconds": 3.0})
+        display.ended(plan.runs[1], {"end": "failed", "sentence": "It broke."})
+    text = shown.export_text()
+    assert "0 of 2 runs" in text
+    assert "500 / 1,000 steps" in text
+    said = console.export_text()
+    assert said.count("A step takes") == 1
+    assert "seed1: It broke." in said
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("PROXIMO_MLFLOW", raising=False)
+    out = tmp_path / "e"
+    heard = Heard()
+    summary = run_multiple_experiments(JAX, CLIP, seeds=2, out=out, preset=False, progress=heard, **SHORT)
+    assert heard.notes == []
+    assert CliRunner().invoke(app, ["sync", str(out)]).exit_code == 0
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    runs = client.search_runs([client.get_experiment_by_name(JAX).experiment_id])
+    parents = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs}
+    ids = {run.info.run_name: run.info.run_id for run in runs}
+    assert len(runs) == len(ids) == 1 + 2 + 4
+    assert parents["e"] is None
+    assert parents["careful"] == parents["bold"] == ids["e"]
+    for name, parent in parents.items():
+        if "seed" in name:
+            assert parent == ids[name.partition("--")[0]]
+    by_name = {run.info.run_name: run for run in runs}
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert by_name["bold"].data.params == {"ppo.clip_epsilon": "0.4", "ppo.learning_rate": "0.001"}
+    careful = summary["trials"][0]["scores"][JAX]["iqm"]
+    assert by_name["careful"].data.metrics["gymnax-CartPole-v1/iqm"] == pytest.approx(careful)
+    assert by_name["e"].data.metrics == {"runs": 4.0, "runs_counted": 4.0}
+    files = {file.path for file in client.list_artifacts(ids["e"])}
+    assert files == {"plots", "report.html", "summary.csv", "summary.json"}
+    assert any(file.path.endswith(".png") for file in client.list_artifacts(ids["e"], "plots"))
+    assert by_name["careful--seed0"].data.metrics["update"] == 12
