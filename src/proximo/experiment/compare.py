@@ -105,7 +105,7 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
     file = folder / EXPERIMENT
     try:
         runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
-        return [
+        plan = [
             {"path": str(run["path"]), "trial": str(run["trial"]), "env": str(run["env"]), "seed": int(run["seed"])}
             | {"overrides": dict(run.get("overrides") or {})}
             for run in runs
@@ -114,6 +114,9 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{file} is damaged: it must list `runs` with path, trial, env and seed.") from None
+    if not plan:
+        raise UserError(f"{file} lists no runs.")
+    return plan
 
 
 def _read_loose(path: Path, place: str) -> _Loose:
@@ -155,7 +158,7 @@ def _name_loose(loose: Sequence[_Loose], taken: set[str]) -> list[Outcome]:
         # What differs from one folder to the next is said by their names.
         names = _differing(runs) if place else everywhere
         for run in runs:
-            words = ", ".join(f"{_short(name, names)}={_plain(run.values[name])}" for name in names)
+            words = ", ".join(f"{settings.SETTINGS[name].name}={_plain(run.values[name])}" for name in names)
             prefix = place if len(places) > 1 or not words else ""
             trial = " ".join(filter(None, [prefix, words])) or "runs"
             overrides = {name: run.values[name] for name in everywhere}
@@ -172,11 +175,6 @@ def _differing(runs: Sequence[_Loose]) -> list[str]:
             seen.setdefault((run.env, name), set()).add(_plain(run.values[name]))
     differing = {name for (_, name), values in seen.items() if len(values) > 1}
     return [name for name in settings.SETTINGS if name in differing and not name.startswith(IRRELEVANT)]
-
-
-def _short(name: str, names: Sequence[str]) -> str:
-    last = name.rpartition(".")[2]
-    return last if [other.rpartition(".")[2] for other in names].count(last) == 1 else name
 
 
 def _plain(value: Any) -> str:

@@ -146,7 +146,7 @@ def _scores(summary: Record, pictures: Mapping[str, str]) -> str:
             ends = score["note"] if score["low"] is None else _range(score)
             rows.append([*first, _n(score["n"]), _n(readable(score["iqm"], score["max"])), _n(ends), *spread])
     head = ["trial", "environment", "#runs", "#IQM", "#95 % interval", *(f"#{name}" for name in SPREAD)]
-    return "".join(parts) + (_table(head, rows) if parts else "<p>No run has a score yet.</p>")
+    return "".join(parts) + (_table(head, rows) if any(parts) else "<p>No run has a score yet.</p>")
 
 
 SPREAD = ("mean", "median", "std", "min", "max")
