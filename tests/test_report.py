@@ -13,6 +13,7 @@ import pytest
 from proximo.experiment import charts, panels, statistics
 from proximo.experiment.compare import write_comparison
 from proximo.experiment.outcomes import Curve, Outcome
+from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, summarize
 
 CHROMIUM = shutil.which("chromium")
@@ -87,21 +88,21 @@ def study(tmp_path_factory):
 
 def test_the_page_is_whole_and_needs_nothing(study):
     folder, summary, _ = study
-    page = Checker((folder / "report.html").read_text())
+    shown = Checker((folder / "report.html").read_text())
     assert {f"plots/{file.name}" for file in (folder / "plots").iterdir()} == {
         f"plots/{name}.png"
         for name in ("learning_curves", "evaluation_curves", "final_scores", "profile", "improvement", "speed")
     }
-    here = {link.removeprefix("#") for link in page.links if link.startswith("#")}
-    assert here <= {*page.ids}
-    elsewhere = [link for link in page.links if not link.startswith("#")]
+    here = {link.removeprefix("#") for link in shown.links if link.startswith("#")}
+    assert here <= {*shown.ids}
+    elsewhere = [link for link in shown.links if not link.startswith("#")]
     assert elsewhere.count("runs/0%20gymnax/CartPole-v1%20%230/") == 1
     assert not any(":" in link for link in elsewhere)
     for words in (NASTY, "Clip & <width>", "1 of 15 runs do not count: 1 failed.", "ppo.clip_epsilon"):
-        assert words in page.text
-    assert f"{NASTY} is better than base (probability of improvement 1.00 [1.00, 1.00])" in page.text
-    assert f"90 % with {5}" in page.text
-    assert "3 comparisons, not corrected" in page.text
+        assert words in shown.text
+    assert f"{NASTY} is better than base (probability of improvement 1.00 [1.00, 1.00])" in shown.text
+    assert f"90 % with {5}" in shown.text
+    assert "3 comparisons, not corrected" in shown.text
     assert summary["trials"][1]["counted"] == 4
 
 
@@ -139,9 +140,9 @@ def test_a_browser_shows_it(study, tmp_path):
 def test_one_run(tmp_path):
     made = outcomes(tmp_path, ["only"], ["CartPole-v1"], 1, evaluated=False)
     summary = write_comparison(made, tmp_path, "One")
-    page = Checker((tmp_path / "report.html").read_text())
+    shown = Checker((tmp_path / "report.html").read_text())
     assert summary["trials"][0]["scores"]["CartPole-v1"]["note"] == "too few seeds"
-    assert "too few seeds" in page.text
+    assert "too few seeds" in shown.text
     names = {file.stem for file in (tmp_path / "plots").iterdir()}
     assert names == {"learning_curves", "final_scores", "speed"}, "one run has no profile, and nothing to improve on"
 
@@ -154,9 +155,9 @@ def test_no_run_at_all_came_to_its_end(tmp_path):
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "profile.png").write_bytes(b"of an earlier report")
     write_comparison(made, tmp_path, "Nothing")
-    page = Checker((tmp_path / "report.html").read_text())
-    assert "No run has a score yet." in page.text
-    assert "2 of 2 runs do not count: 1 missing, 1 damaged." in page.text
+    shown = Checker((tmp_path / "report.html").read_text())
+    assert "No run has a score yet." in shown.text
+    assert "2 of 2 runs do not count: 1 missing, 1 damaged." in shown.text
     assert not [*(tmp_path / "plots").iterdir()]
 
 
@@ -167,10 +168,10 @@ def test_many_of_everything(tmp_path):
     made = outcomes(tmp_path, trials, envs, 6, lost={(2, 0)}, evaluated=False)
     write_comparison(made, tmp_path, "Many")
     text = (tmp_path / "report.html").read_text()
-    page = Checker(text)
+    shown = Checker(text)
     assert text.count("<svg") == 3 * 2 + 2 + 2 == len([*(tmp_path / "plots").iterdir()])
-    assert "15 comparisons, not corrected" in page.text
-    assert "Table with 72 rows" in page.text
+    assert "15 comparisons, not corrected" in shown.text
+    assert "Table with 72 rows" in shown.text
 
 
 # Pictures
@@ -246,6 +247,14 @@ def test_a_comparison_with_itself_is_grey_and_in_the_middle():
     (diamond,) = [line for line in axes.lines if line.get_marker() == "D"]
     assert (diamond.get_xdata()[0], diamond.get_color()) == (0.5, "#767676")
     assert summary["pairs"][0]["verdict"] == statistics.NO_DIFFERENCE
+    assert "No difference is shown between the two trials.<" in page(summary, {})
+
+
+def test_few_runs_that_lie_apart_are_no_difference():
+    made = outcomes(Path(), ["a", "x", "x", "x", "b"], ["env"], 3)
+    summary = summarize(Comparison("Few", tuple(run for run in made if run.trial != "x")), Path())
+    assert (summary["pairs"][0]["low"], summary["pairs"][0]["high"]) == (0.0, 0.0)
+    assert "so few runs lie so far apart by chance too often" in page(summary, {})
 
 
 def test_an_element_of_a_page(found):

@@ -131,10 +131,10 @@ def improvement(found: Comparison, summary: Record) -> Figure | None:
     style = p.looks(found.trials)
     if against:
         labels = [style[pair["first"]].label for pair in against]
-        what = f"Probability that a run scores higher than one of {p.cut(found.baseline or '', 30)}"
+        what = f"Probability to score higher than {p.cut(found.baseline or '', 24)} (grey: no difference shown)"
     else:
         labels = [f"{p.cut(pair['first'], 20)} > {p.cut(pair['second'], 20)}" for pair in pairs]
-        what = "Probability that a run of the first scores higher"
+        what = "Probability that a run of the first scores higher (grey: no difference shown)"
     figure, axes = p.rows("Probability of improvement", where, "probability (0.5: no difference)", labels, what)
     axes.axvline(0.5, color=d.BLACK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.8, zorder=1.5)
     for i, pair in enumerate(against or pairs):
@@ -172,7 +172,7 @@ def _matrix(found: Comparison, pairs: list[Record]) -> Figure:
     axes.set_yticks(range(count), [d.escaped(label) for label in labels])
     axes.set_xticks(range(count), [str(i) for i in range(1, count + 1)])
     axes.spines[:].set_visible(False)
-    d.heading(axes, "Row over column; coloured where a difference is shown")
+    p.above(figure, "Probability that a run of the row scores higher; coloured where a difference is shown")
     return figure
 
 

@@ -95,7 +95,7 @@ def _multiples(
     figure = Figure(figsize=(d.WIDTH, height), dpi=d.DPI, facecolor="white")
     grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False)
     left, right = d.LEFT / d.WIDTH, 1 - d.RIGHT / d.WIDTH
-    figure.subplots_adjust(left, d.BOTTOM / height, right, 1 - (d.TOP + 0.3) / height, 0.14, gap / panel)
+    figure.subplots_adjust(left, d.BOTTOM / height, right, 1 - (d.TOP + 0.3) / height, 0.22, gap / panel)
     figure.text(left, 1 - 0.32 / height, d.escaped(title), size=13, weight="bold", color=d.BLACK)
     figure.text(right, 1 - 0.32 / height, d.escaped(where), size=10, ha="right", color=d.GREY)
     figure.text(left, 1 - 0.62 / height, d.escaped(f"{what}; the other trials in grey"), size=10, color=d.BLACK)
@@ -108,6 +108,7 @@ def _multiples(
             continue
         d.dress(axes, panel)
         axes.locator_params(axis="x", nbins=3)
+        axes.tick_params(labelsize=8)
         line = lines[number]
         for other in lines:
             axes.plot(other.x[::2], other.y[::2], color="#bbbbbb", linewidth=0.8, alpha=0.7)
@@ -135,8 +136,14 @@ def rows(title: str, where: str, xlabel: str, names: Sequence[str], what: str) -
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=5, integer=False)
     axes.margins(x=0.04)
-    d.heading(axes, what)
+    above(figure, what)
     return figure, axes
+
+
+def above(figure: Figure, text: str) -> None:
+    """Say what a panel shows, over its whole figure: names may leave it little room."""
+    height = 1 - (d.TOP - 0.1) / figure.get_figheight()
+    figure.text(d.LEFT / d.WIDTH, height, d.escaped(text), size=10, color=d.BLACK)
 
 
 def room(names: Sequence[str]) -> float:

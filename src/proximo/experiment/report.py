@@ -41,7 +41,8 @@ figure { margin: .8rem 0 1.2rem; } figure svg { display: block; width: 100%; max
 caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .28rem .7rem .28rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--grid); }
 th { color: var(--soft); font-weight: 600; border-bottom-color: var(--edge); }
-td { min-width: 3.5rem; } td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th { overflow-wrap: normal; } td { min-width: 5rem; } td.n { min-width: 0; }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 summary { cursor: pointer; color: var(--link); margin: .5rem 0; } .bad { font-weight: 600; }
 code { font-size: .85em; background: var(--panel); padding: .05rem .3rem; border-radius: .2rem; }
 @media print { body { max-width: none; } }
@@ -90,7 +91,9 @@ def _findings(summary: Record) -> str:
     compared = [pair for pair in summary["pairs"] if pair["probability"] is not None]
     if not shown:
         few = all(pair["note"] for pair in compared)
-        why = " There are too few runs to show one." if few else ""
+        apart = any(pair["low"] is not None and not pair["low"] <= 0.5 <= pair["high"] for pair in compared)
+        chance = " Some intervals exclude 0.5, but so few runs lie so far apart by chance too often (p > 0.05)."
+        why = " There are too few runs to show one." if few else chance if apart else ""
         pairs = "the two trials" if len(compared) == 1 else f"any two of the {len(summary['trials'])} trials"
         return f'<div class="box">No difference is shown between {pairs}.{why}</div>\n'
     items = [f"<li>{escape(pair['verdict'])} ({escape(_probability(pair))})</li>" for pair in shown]
