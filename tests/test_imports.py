@@ -40,6 +40,8 @@ ALLOWED = {
     "tables": "settings track",
     "train": "compiling config errors seeding settings presets tensors envs policy ppo collect evaluate trace track "
     "record",
+    "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
+    "evaluate summary trace record run tables track train",
 }
 UNRESTRICTED = {"cli", "__init__"}
 

@@ -25,32 +25,47 @@ FEW = 60
 """Points of which each gets a mark."""
 
 
-def canvas(title: str, subtitle: str, heights: Sequence[float], xlabel: str) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of the given heights, one above the other, on the same horizontal axis."""
+def canvas(
+    title: str,
+    subtitle: str,
+    heights: Sequence[float],
+    xlabel: str,
+    left: float = LEFT,
+    right: float = RIGHT,
+    below: float = 0.0,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of the given heights, one above the other, on the same horizontal axis; `left` and `right`
+    of them there is room for names and numbers, and `below` them for a legend."""
     from matplotlib.figure import Figure
 
-    height = TOP + sum(heights) + GAP * (len(heights) - 1) + BOTTOM
+    bottom = BOTTOM + below
+    height = TOP + sum(heights) + GAP * (len(heights) - 1) + bottom
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     grid = {"height_ratios": heights, "hspace": GAP * len(heights) / sum(heights)}
     panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw=grid)[:, 0])
-    figure.subplots_adjust(LEFT / WIDTH, BOTTOM / height, 1 - RIGHT / WIDTH, 1 - TOP / height)
+    figure.subplots_adjust(left / WIDTH, bottom / height, 1 - right / WIDTH, 1 - TOP / height)
     at = 1 - 0.32 / height
     figure.text(LEFT / WIDTH, at, escaped(title), size=13, weight="bold", color=BLACK)
     figure.text(1 - RIGHT / WIDTH, at, escaped(subtitle), size=10, ha="right", color=GREY)
     for axes in panels:
-        axes.set_facecolor("white")
-        axes.grid(color="#e6e6e6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color("#bbbbbb")
-        axes.tick_params(colors="#555555", labelsize=9, length=3)
-        axes.margins(x=0.01)
-        axes.locator_params(axis="x", nbins=7, integer=True)
-        axes.locator_params(axis="y", nbins=7 if axes.get_position().height * height > 2.5 else 5)
-        axes.xaxis.set_major_formatter(number)
-        axes.yaxis.set_major_formatter(number)
+        dress(axes, axes.get_position().height * height)
     panels[-1].set_xlabel(xlabel, size=10, color=BLACK)
     return figure, panels
+
+
+def dress(axes: Axes, height: float) -> None:
+    """Grid, frame and numbers of a panel, `height` inches of it."""
+    axes.set_facecolor("white")
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#bbbbbb")
+    axes.tick_params(colors="#555555", labelsize=9, length=3)
+    axes.margins(x=0.01)
+    axes.locator_params(axis="x", nbins=7, integer=True)
+    axes.locator_params(axis="y", nbins=7 if height > 2.5 else 5)
+    axes.xaxis.set_major_formatter(number)
+    axes.yaxis.set_major_formatter(number)
 
 
 def heading(axes: Axes, text: str, legend: bool = False, **options: Any) -> None:

@@ -57,9 +57,9 @@ def _summary(path: Path) -> RunSummary | None:
     rows = path / "metrics.jsonl"
     try:
         config = settings.build(settings.from_file(path / "config.yaml"))
-        changed, result = rows.stat().st_mtime, _result(path)
+        changed, result = rows.stat().st_mtime, read_result(path)
         row = _last_row(rows)
-        running = _is_running(rows)
+        running = is_running(rows)
         if result is None or running:
             state, returned = "running" if running else CUT, row.get("recent/return_mean")
             return RunSummary(path, config.env.id, row.get("step", 0), returned, state, changed)
@@ -72,7 +72,8 @@ def _summary(path: Path) -> RunSummary | None:
         return None
 
 
-def _result(path: Path) -> dict[str, Any] | None:
+def read_result(path: Path) -> dict[str, Any] | None:
+    """What `result.json` of a run says; None while there is none."""
     try:
         result: dict[str, Any] = json.loads((path / "result.json").read_text(encoding="utf-8"))
         return result
@@ -90,7 +91,7 @@ def _last_row(rows: Path) -> dict[str, Any]:
     return row
 
 
-def _is_running(rows: Path) -> bool:
+def is_running(rows: Path) -> bool:
     """Whether a process that is alive trains the run: it holds a lock."""
     with rows.open("rb") as file:
         try:

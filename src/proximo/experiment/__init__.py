@@ -1,0 +1,1 @@
+"""Experiments: trials, environments and seeds, and what can be said of them."""
