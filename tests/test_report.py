@@ -114,6 +114,7 @@ def test_the_same_runs_give_the_same_bytes(study, tmp_path):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="the page itself needs Chromium: apt-get install chromium")
 def test_a_browser_shows_it(study, tmp_path):
     folder, _, _ = study
