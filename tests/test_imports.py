@@ -37,7 +37,7 @@ ALLOWED = {
     "run": "config errors settings envs policy track train",
     "track": "_version config errors files settings seeding presets",
     "pyfunc": "policy",
-    "tables": "settings track",
+    "tables": "settings track experiment",
     "train": "compiling config errors seeding settings presets tensors envs policy ppo collect evaluate trace track "
     "record",
     "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
@@ -46,7 +46,7 @@ ALLOWED = {
 UNRESTRICTED = {"cli", "__init__"}
 
 # The only file that may import a library.
-OWNER = {"mlflow": "track/mlflow.py", "typer": "cli.py", "gymnax": "envs/compiled/gymnax.py"}
+OWNER = {"mlflow": "track/mlflow.py", "typer": "cli", "gymnax": "envs/compiled/gymnax.py"}
 
 
 class Import(NamedTuple):
@@ -123,7 +123,7 @@ def test_modules_import_only_leftward(module):
 
 @pytest.mark.parametrize("library", OWNER)
 def test_only_one_file_imports_the_library(library):
-    wrong = [found for found in IMPORTS if found.of(library) and found.file != OWNER[library]]
+    wrong = [found for found in IMPORTS if found.of(library) and not found.file.startswith(OWNER[library])]
     assert not wrong, f"only {OWNER[library]} may import {library}:\n{listed(wrong)}"
 
 
