@@ -44,6 +44,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/tracking.py
+	$(BIN)/python bench/experiment.py
 	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/convolution.py
 	$(BIN)/python bench/optimization_level.py

@@ -20,6 +20,7 @@ from proximo.errors import UserError
 from proximo.experiment import runner as runner_module
 from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress, ProgressDisplay
+from proximo.run import find_run
 from proximo.track.store import RunStore
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
@@ -428,3 +429,16 @@ def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monk
     assert files == {"plots", "report.html", "summary.csv", "summary.json"}
     assert any(file.path.endswith(".png") for file in client.list_artifacts(ids["e"], "plots"))
     assert by_name["careful--seed0"].data.metrics["update"] == 12
+
+
+def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_multiple_experiments(JAX, seeds=1, out="runs/e", preset=False, **SHORT | {"total_timesteps": 64})
+    done = CliRunner().invoke(app, ["runs"])
+    assert "e/runs/gymnax-CartPole-v1--seed0" in done.output
+    assert find_run(Path("e/runs/gymnax-CartPole-v1--seed0")).is_dir()
+    done = CliRunner().invoke(app, ["compare", "e", "--out", "c"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "c" / "report.html").is_file()
+    with pytest.raises(UserError, match="c already holds something"):
+        CliRunner().invoke(app, ["compare", "e", "--out", "c"], catch_exceptions=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -57,9 +58,15 @@ def runs_table(runs: list[RunSummary]) -> Table:
         style = STYLES.get(run.state, "")
         state = f"[{style}]{run.state}[/{style}]" if style else escape(run.state)
         ago = f"{duration(max(0.0, now - run.changed))} ago"
-        name, env = escape(run.path.name), escape(run.env)
+        name, env = escape(_name(run.path)), escape(run.env)
         table.add_row(name, env, f"{run.steps:,}", number(run.returned), state, ago)
     return table
+
+
+def _name(path: Path) -> str:
+    """What a run is called under `runs/`."""
+    home = path.parent.parent
+    return f"{home.name}/runs/{path.name}" if (home / "experiment.json").is_file() else path.name
 
 
 def plan_table(plan: Plan) -> Table:

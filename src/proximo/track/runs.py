@@ -37,8 +37,9 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """The runs in `folder`, the newest first; what is damaged is left out."""
-    found = [summary for file in folder.glob("*/config.yaml") if (summary := _summary(file.parent))]
+    """The runs in `folder` and in experiments there, the newest first; what is damaged is left out."""
+    files = [*folder.glob("*/config.yaml"), *folder.glob("*/runs/*/config.yaml")]
+    found = [summary for file in files if (summary := _summary(file.parent))]
     return sorted(found, key=lambda run: run.changed, reverse=True)
 
 
