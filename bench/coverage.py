@@ -1,7 +1,7 @@
 """How often the intervals of a report hold what they should; `python bench/coverage.py [--experiments N]`.
 
 Simulated experiments of a known distribution: the share of 95 % intervals that hold the true interquartile mean, by the
-percentile bootstrap (which the report shows), the BCa bootstrap and Student's t of trimmed means, with how wide that is;
+percentile bootstrap (which the report shows), the BCa bootstrap and Student's t of trimmed means, with its width;
 and, of two trials that are the same, how often the interval alone, and the verdict, see a difference.
 """
 

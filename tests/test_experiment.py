@@ -434,8 +434,9 @@ def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monk
 def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_multiple_experiments(JAX, seeds=1, out="runs/e", preset=False, **SHORT | {"total_timesteps": 64})
-    done = CliRunner().invoke(app, ["runs"])
-    assert "e/runs/gymnax-CartPole-v1--seed0" in done.output
+    done = CliRunner().invoke(app, ["runs", "--json"])
+    assert [run["run"] for run in json.loads(done.output)] == ["runs/e/runs/gymnax-CartPole-v1--seed0"]
+    assert "e/runs/gymnax" in CliRunner().invoke(app, ["runs"]).output
     assert find_run(Path("e/runs/gymnax-CartPole-v1--seed0")).is_dir()
     done = CliRunner().invoke(app, ["compare", "e", "--out", "c"])
     assert done.exit_code == 0, done.output
