@@ -110,6 +110,15 @@ class NetworkConfig:
         (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
     )
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
+    layer_norm: bool = setting(False, "Standardise each hidden layer (LayerNorm), before its activation.")
+    cnn: Literal["auto", "small", "nature", "impala"] = setting(
+        "auto", "What reads images: by their size, one or two layers, Atari's three (from 36 x 36), or IMPALA's ResNet."
+    )
+    embed: int | None = setting(
+        None,
+        "Numbers that are learnt for each value of a discrete observation; null: it is read as one-hot.",
+        at_least=1,
+    )
     continuous: Literal["gaussian", "tanh_gaussian"] = setting(
         "gaussian", "Distribution of continuous actions: clipped at the bounds, or squashed into them."
     )

@@ -35,7 +35,7 @@ class Policy:
     ):
         self.observation_space = observation_space
         self.action_space = action_space
-        self.adapter = ObservationAdapter(observation_space)
+        self.adapter = ObservationAdapter(observation_space, network.embed is not None)
         self.distribution = build_distribution(action_space, network)
         self.actor = build_actor(network, self.distribution.num_params, self.distribution.num_log_std)
         self.critic = build_critic(network)
