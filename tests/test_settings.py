@@ -123,6 +123,7 @@ def valid_values(draw):
         "network.cnn": draw(st.sampled_from(["auto", "small", "nature", "impala"])),
         "network.embed": draw(st.none() | st.integers(1, 4096)),
         "network.continuous": draw(st.sampled_from(["gaussian", "tanh_gaussian"])),
+        "network.std": draw(st.sampled_from(["free", "state"])),
         "network.initial_std": draw(positive(100)),
         "normalize.observations": draw(st.booleans()),
         "normalize.rewards": draw(st.booleans()),

@@ -119,10 +119,13 @@ class NetworkConfig:
         "Numbers that are learnt for each value of a discrete observation; null: it is read as one-hot.",
         at_least=1,
     )
-    continuous: Literal["gaussian", "tanh_gaussian"] = setting(
-        "gaussian", "Distribution of continuous actions: clipped at the bounds, or squashed into them."
+    continuous: Literal["gaussian", "tanh_gaussian", "beta"] = setting(
+        "gaussian", "Distribution of continuous actions: clipped at the bounds, squashed into them, or on them."
     )
-    initial_std: float = setting(1.0, "Standard deviation that continuous actions start with.", above=0)
+    std: Literal["free", "state"] = setting(
+        "free", "Standard deviation of Gaussian actions: one for all states, or of the network's making in each."
+    )
+    initial_std: float = setting(1.0, "Standard deviation that Gaussian actions start with.", above=0)
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,13 @@ def check(config: Config) -> Config:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
         )
+    network = config.network
+    for name, usual in (("std", "free"), ("initial_std", 1.0)):
+        if network.continuous == "beta" and getattr(network, name) != usual:
+            raise UserError(
+                f"network.{name}={getattr(network, name)} has no effect with network.continuous=beta, which has no "
+                f"standard deviation of its own; leave it at {usual}."
+            )
     if ppo.learning_rate_schedule == "adaptive" and ppo.target_kl is not None and ppo.target_kl <= ppo.adaptive_kl:
         raise UserError(
             f"ppo.target_kl={ppo.target_kl} would end every update before the adaptive learning rate "
