@@ -139,6 +139,14 @@ def test_beta_has_no_standard_deviation(name, value):
     check(Config(network=NetworkConfig(continuous="beta")))
 
 
+def test_a_shared_torso_has_one_optimizer():
+    shared = NetworkConfig(torso="shared")
+    text = refusal(Config(network=shared, ppo=PPOConfig(optimizers="separate")))
+    assert "ppo.optimizers=separate" in text
+    assert "network.torso" in text
+    check(Config(network=shared))
+
+
 # ---- declarations
 
 

@@ -119,6 +119,7 @@ def valid_values(draw):
         "ppo.adam_epsilon": draw(positive(1)),
         "network.hidden_sizes": tuple(draw(st.lists(st.integers(1, 4096), max_size=4))),
         "network.activation": draw(st.sampled_from(["tanh", "relu", "elu", "gelu", "silu"])),
+        "network.torso": "separate",
         "network.layer_norm": draw(st.booleans()),
         "network.cnn": draw(st.sampled_from(["auto", "small", "nature", "impala"])),
         "network.embed": draw(st.none() | st.integers(1, 4096)),

@@ -104,8 +104,11 @@ class PPOConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The networks: actor and critic are two, of the same shape."""
+    """The networks: actor and critic are two, of the same shape, or one with two heads."""
 
+    torso: Literal["separate", "shared"] = setting(
+        "separate", "Encoders and hidden layers of actor and critic: one set for each, or one for both."
+    )
     hidden_sizes: tuple[int, ...] = setting(
         (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
     )
@@ -267,6 +270,11 @@ def check(config: Config) -> Config:
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
         )
     network = config.network
+    if network.torso == "shared" and ppo.optimizers == "separate":
+        raise UserError(
+            "ppo.optimizers=separate needs networks that share nothing, and network.torso is shared; "
+            "use optimizers=shared or torso=separate."
+        )
     for name, usual in (("std", "free"), ("initial_std", 1.0)):
         if network.continuous == "beta" and getattr(network, name) != usual:
             raise UserError(

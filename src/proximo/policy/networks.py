@@ -114,6 +114,17 @@ def build_critic(network: NetworkConfig) -> Network:
     return linen_network(Layers(network, CRITIC_HEAD))
 
 
+def build_networks(network: NetworkConfig, num_outputs: int, num_log_std: int) -> dict[str, Network]:
+    """Actor and critic, each whole; or, with a shared torso, that and their heads."""
+    if network.torso == "separate":
+        return {"actor": build_actor(network, num_outputs, num_log_std), "critic": build_critic(network)}
+    return {
+        "torso": linen_network(Layers(network, None)),
+        "actor": linen_network(Layers(None, actor_head(network, num_outputs, num_log_std))),
+        "critic": linen_network(Layers(None, CRITIC_HEAD)),
+    }
+
+
 CRITIC_HEAD = Head(num_outputs=1, gain=1.0)
 
 

@@ -22,6 +22,10 @@ from proximo.train.program import CompiledProgram, Program
 
 def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
     """The training program for an environment of either kind."""
+    if agent.policy.torso is not None and config.ppo.optimizers == "separate":
+        raise UserError(
+            "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
+        )
     if isinstance(source, envs.HostSource):
         return HostProgram(source, agent.policy, config)
     lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
