@@ -6,13 +6,15 @@ from proximo._version import __version__
 
 if TYPE_CHECKING:
     from proximo.config import Config
+    from proximo.envs.stack import FrameStacker
     from proximo.policy.agent import PPOAgent
     from proximo.train.trainer import PPOTrainer
 
-__all__ = ["Config", "PPOAgent", "PPOTrainer", "__version__"]
+__all__ = ["Config", "FrameStacker", "PPOAgent", "PPOTrainer", "__version__"]
 
 _HOMES = {
     "Config": "proximo.config",
+    "FrameStacker": "proximo.envs.stack",
     "PPOAgent": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
 }

@@ -61,6 +61,9 @@ class EnvConfig:
     max_steps_per_episode: int | None = setting(
         None, "Cut episodes after this many steps (truncation); null: the environment's own limit.", at_least=1
     )
+    frame_stack: int = setting(
+        1, "Observations that the policy sees at once: the last ones, the newest at the end.", at_least=1, at_most=64
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from flax import struct
 from gymnasium import spaces
 
 from proximo.errors import UserError
-from proximo.spaces import Path, leaves, pick, shown
+from proximo.spaces import Path, channel_axis, leaves, pick, shown
 
 Tree = Any
 
@@ -133,17 +133,8 @@ def _narrowed(value: Any, space: spaces.Space) -> Any:
     return value.astype(np.float32) if wide and isinstance(space, spaces.Box) and _continuous(space).any() else value
 
 
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether an image's first axis is its channels: few of them before a square, or before two long sides."""
-    first, *sides = shape
-    return first <= 16 and first < min(sides) and (sides[0] == sides[1] or min(sides) > 16)
-
-
 def _is_image(space: spaces.Space) -> TypeGuard[spaces.Box]:
-    """Rank 3, and wide enough for the smallest patch that a network looks at; the rest is read as a vector."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
-        return False
-    return min(space.shape[1:] if _channels_first(space.shape) else space.shape[:2]) >= 3
+    return channel_axis(space) is not None
 
 
 def _within_bounds(space: spaces.Box) -> np.ndarray:
@@ -195,7 +186,7 @@ def _less(value: jax.Array, start: np.ndarray) -> jax.Array:
 
 def _image(value: jax.Array, space: spaces.Box) -> jax.Array:
     low, high, bounded = space.low, space.high, _within_bounds(space)
-    if _channels_first(space.shape):
+    if channel_axis(space) == 0:
         value = jnp.moveaxis(value, 1, -1)
         low, high, bounded = (np.moveaxis(each, 0, -1) for each in (low, high, bounded))
     return _scaled(value, low, high, bounded)

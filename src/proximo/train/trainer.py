@@ -63,6 +63,7 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
+        source = envs.stacked(source, self.config.env.frame_stack)
         if agent is not None and network is not None:
             raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
         if agent is not None:
