@@ -46,6 +46,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/tracking.py
 	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/convolution.py
+	$(BIN)/python bench/images.py
 	$(BIN)/python bench/optimization_level.py
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy
