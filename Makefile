@@ -47,6 +47,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/experiment.py
 	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/convolution.py
+	$(BIN)/python bench/images.py
 	$(BIN)/python bench/optimization_level.py
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy

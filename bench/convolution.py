@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from proximo.policy.networks import PatchConv
+from proximo.policy.encoders import PatchConv
 
 LOOPS = 20
 REPEATS = 7

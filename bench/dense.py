@@ -13,7 +13,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from proximo.policy.networks import product
+from proximo.policy.layers import product
 
 LOOPS = 200
 REPEATS = 9

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from gymnasium import spaces
 
 from proximo import PPOAgent, settings
 from proximo.errors import UserError
+from proximo.policy.networks import Network
 from proximo.policy.spaces import space_from_json, space_to_json
 from proximo.spaces import leaves, pick
 
@@ -176,6 +178,63 @@ def test_parts_say_what_they_lack(tmp_path):
         actor.value(np.zeros(3))
     with pytest.raises(UserError, match="`act` needs the actor"):
         critic.act(np.zeros(3))
+
+
+def test_parts_hold_the_torso_that_they_share(tmp_path):
+    one = agent(spaces.Discrete(2), torso="shared", layer_norm=True)
+    obs = np.ones(3)
+    actor = PPOAgent.load(one.save_policy_net(tmp_path / "actor"))
+    critic = PPOAgent.load(one.save_value_net(tmp_path / "critic"))
+    whole = PPOAgent.load(one.save(tmp_path / "whole"))
+    assert (set(actor.params), set(critic.params)) == ({"torso", "actor"}, {"torso", "critic"})
+    assert actor.act(obs) == whole.act(obs) == one.act(obs)
+    assert critic.value(obs) == whole.value(obs) == one.value(obs)
+    with pytest.raises(UserError, match="saved with its actor only; `value` needs the critic"):
+        actor.value(obs)
+
+
+class Weights(NamedTuple):
+    """Parameters may be any tree of arrays."""
+
+    kernel: Any
+    layers: list
+
+
+def own(policy):
+    def linear(width):
+        def init(key, features):
+            return Weights(jax.random.normal(key, (3, width)), [jnp.ones(width), {"scale": jnp.ones(())}]), ()
+
+        def apply(params, carry, features):
+            return carry, features.vector @ params.kernel * params.layers[1]["scale"] + params.layers[0][None]
+
+        return Network(init, apply)
+
+    return {"actor": linear(policy.distribution.num_params), "critic": linear(1)}
+
+
+def as_it_is(networks, name):
+    """The networks behind a torso that is one more of them, and gives the features on."""
+    if name != "torso":
+        return networks[name]
+    return Network(networks["critic"].init, lambda params, carry, features: (carry, features))
+
+
+def test_own_networks_are_saved_and_handed_in_again(tmp_path):
+    one = PPOAgent(OBS, spaces.Discrete(5), network=own)
+    path, obs = one.save(tmp_path / "policy"), np.eye(3)
+    again = PPOAgent.load(path, network=own)
+    assert isinstance(again.params["actor"], Weights)
+    np.testing.assert_array_equal(again.act(obs), one.act(obs))
+    np.testing.assert_array_equal(again.value(obs), one.value(obs))
+    with pytest.raises(UserError, match="networks are not built-in ones: hand in again"):
+        PPOAgent.load(path)
+    with pytest.raises(UserError, match="does not fit its own settings: the tensor params/torso/kernel is missing"):
+        PPOAgent.load(
+            path, network=lambda policy: {name: as_it_is(own(policy), name) for name in ("torso", *own(policy))}
+        )
+    with pytest.raises(UserError, match="networks are built-in ones: hand in none"):
+        PPOAgent.load(agent(spaces.Discrete(2)).save(tmp_path / "built-in"), network=own)
 
 
 def test_wrong_observations_are_refused():

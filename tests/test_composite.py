@@ -11,6 +11,7 @@ from scipy import special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
+from proximo.policy.beta import Beta
 from proximo.policy.composite import Composite, build_distribution
 from proximo.policy.distributions import Distribution
 from proximo.policy.gaussian import Gaussian, TanhGaussian
@@ -148,10 +149,24 @@ def test_leading_axes_are_kept():
 def test_squashing_applies_to_every_box():
     space = spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(2)])
     assert isinstance(build(space), Composite)
-    assert [type(build(space, continuous=kind).parts[0]) for kind in ("gaussian", "tanh_gaussian")] == [
-        Gaussian,
-        TanhGaussian,
-    ]
+    kinds = {"gaussian": Gaussian, "tanh_gaussian": TanhGaussian, "beta": Beta}
+    assert {kind: type(build(space, continuous=kind).parts[0]) for kind in kinds} == kinds
+
+
+@pytest.mark.parametrize("network", [{"continuous": "beta"}, {"std": "state"}], ids=str)
+def test_parts_without_free_deviations(network):
+    """Then all parameters are the heads', part by part."""
+    aim, choice = spaces.Box(-1, 3, (2,)), spaces.Discrete(2)
+    composite, alone = build(spaces.Tuple([aim, choice]), **network), build(aim, **network)
+    assert (composite.num_params, composite.num_log_std) == (6, 0)
+    params = jnp.array([[0.5, -1.0, 0.25, 2.0, 0.3, -0.7]])
+    noise = composite.noise(jax.random.key(0), (1,))
+    drawn, chosen = composite.sample(params, noise)
+    np.testing.assert_array_equal(drawn, alone.sample(params[:, :4], noise[0]))
+    expected = alone.log_prob(params[:, :4], drawn) + special.log_softmax([0.3, -0.7])[int(chosen[0])]
+    np.testing.assert_allclose(composite.log_prob(params, (drawn, chosen)), expected, rtol=1e-5)
+    expected = alone.entropy(params[:, :4]) + np.float32(stats.entropy(special.softmax([0.3, -0.7])))
+    np.testing.assert_allclose(composite.entropy(params), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import proximo
-from proximo.config import Config, EnvConfig, PPOConfig, TrainConfig, check
+from proximo.config import Config, EnvConfig, NetworkConfig, PPOConfig, TrainConfig, check
 from proximo.errors import UserError
 from proximo.settings import SETTINGS
 
@@ -129,6 +129,22 @@ def test_target_kl_must_leave_room_for_the_adaptive_rate(target):
 def test_target_kl_above_adaptive_kl_or_without_it_is_fine():
     check(config_with(learning_rate_schedule="adaptive", target_kl=0.02))
     check(config_with(target_kl=0.005))
+
+
+@pytest.mark.parametrize(("name", "value"), [("std", "state"), ("initial_std", 0.5)])
+def test_beta_has_no_standard_deviation(name, value):
+    text = refusal(Config(network=NetworkConfig(continuous="beta", **{name: value})))
+    assert f"network.{name}={value} has no effect with network.continuous=beta" in text
+    check(Config(network=NetworkConfig(**{name: value})))
+    check(Config(network=NetworkConfig(continuous="beta")))
+
+
+def test_a_shared_torso_has_one_optimizer():
+    shared = NetworkConfig(torso="shared")
+    text = refusal(Config(network=shared, ppo=PPOConfig(optimizers="separate")))
+    assert "ppo.optimizers=separate" in text
+    assert "network.torso" in text
+    check(Config(network=shared))
 
 
 # ---- declarations

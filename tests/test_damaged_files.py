@@ -250,6 +250,9 @@ SETTINGS_BOMBS = {
     "layers of 10**9": {"network": {"hidden_sizes": [10**9, 10**9]}},
     "layers of 10**30": {"network": {"hidden_sizes": [10**30]}},
     "10**5 layers": {"network": {"hidden_sizes": [1] * 10**5}},
+    "layers of 10**9 in one torso": {
+        "network": {"hidden_sizes": [10**9, 10**9], "torso": "shared", "layer_norm": True}
+    },
     "10**18 environments": {"env": {"num_envs": 10**18 + 1}, "ppo": {"minibatch_size": 7}},
 }
 
@@ -267,6 +270,11 @@ CONFIGS = {
     "layers of NaN": {"network": {"hidden_sizes": [float("nan")]}},
     "another layer": {"network": {"hidden_sizes": [9]}},
     "an unknown activation": {"network": {"activation": "os.system"}},
+    "an unknown CNN": {"network": {"cnn": "os.system"}},
+    "an embedding of nothing": {"network": {"embed": 0}},
+    "another torso": {"network": {"torso": "shared"}},
+    "another layer's norm": {"network": {"layer_norm": True}},
+    "a stack of 10**9": {"env": {"frame_stack": 10**9}},
     "gamma of 2": {"ppo": {"gamma": 2}},
     "gamma of infinity": {"ppo": {"gamma": float("inf")}},
     "a seed of 10**400": {"seed": 10**400},
@@ -309,6 +317,7 @@ FORGED_POLICIES = {
     **DAMAGED_ARRAYS,
     **{f"without {key}": put(key, GONE) for key in ("networks", "observation_space", "action_space", "config")},
     **{f"networks: {name}": put("networks", value) for name, value in NETWORKS.items()},
+    **{f"networks of its own: {value}": put("own_network", value) for value in (True, "yes", [1])},
     **{f"settings: {name}": put("config", value) for name, value in CONFIGS.items()},
     **{f"observation space: {name}": put("observation_space", value) for name, value in SPACES.items()},
     **{f"action space: {name}": put("action_space", value) for name, value in SPACES.items()},

@@ -14,6 +14,7 @@ from scipy import integrate, special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
+from proximo.policy.beta import ATTEMPTS, gamma_sample
 from proximo.policy.composite import build_distribution
 from proximo.policy.distributions import Bernoulli, Categorical, MultiCategorical
 from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
@@ -556,7 +557,107 @@ def test_other_spaces_are_refused_by_name(space):
 
 
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (0, np.inf), (-np.inf, 0)])
-def test_squashing_needs_bounds(bounds):
+@pytest.mark.parametrize("kind", ["tanh_gaussian", "beta"])
+def test_some_distributions_need_bounds(kind, bounds):
     space = spaces.Box(*bounds, (2,))
-    with pytest.raises(UserError, match=re.escape(str(space)) + ".*network.continuous=gaussian"):
-        build(space, continuous="tanh_gaussian")
+    with pytest.raises(UserError, match=f"{kind}.*{re.escape(str(space))}.*network.continuous=gaussian"):
+        build(space, continuous=kind)
+
+
+# Standard deviations that depend on the state
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "tanh_gaussian"])
+def test_the_state_may_decide_the_deviation(kind):
+    """The network gives the logarithm of a factor of the initial deviation; otherwise nothing is different."""
+    free, state = build(unit_box(3), continuous=kind), build(unit_box(3), continuous=kind, std="state", initial_std=0.5)
+    assert (state.num_params, state.num_log_std, free.num_log_std) == (6, 0, 3)
+    of_free, of_state = gaussian_params(MEAN, 0.5 * STD), gaussian_params(MEAN, STD)
+    noise = free.noise(jax.random.key(0), (1,))
+    np.testing.assert_allclose(sample(state, of_state, noise), sample(free, of_free, noise), rtol=1e-5)
+    for function in (lambda *args: log_prob(*args, row(POINT)), entropy, mode):
+        np.testing.assert_allclose(function(state, of_state), function(free, of_free), rtol=1e-5)
+
+
+def test_deviations_of_a_state_stay_within_reason():
+    distribution = build(unit_box(1), std="state")
+    for output, log_std in ((-1e6, -10), (1e6, 5)):
+        np.testing.assert_allclose(
+            entropy(distribution, row([0.0, output])), stats.norm.entropy(0, np.exp(log_std)), rtol=1e-5
+        )
+
+
+# Beta
+
+# Outputs of a network, and the shapes that 1 + softplus makes of them.
+BETA_OUTPUTS = np.float32([[0.0, -3.0, 5.0, 2.0], [0.0, 4.0, -5.0, 40.0]])
+SHAPES = 1 + np.logaddexp(0, BETA_OUTPUTS.astype(np.float64))
+BETA = build(spaces.Box(np.float32([-1, -1, 0, 2]), np.float32([1, 3, 5, 2.5])), continuous="beta")
+
+
+def test_beta_log_prob_and_entropy():
+    params, points = row(BETA_OUTPUTS.reshape(-1)), np.float32([[0.3, 0.01, 0.999, 0.1]])
+    assert (BETA.num_params, BETA.num_log_std) == (8, 0)
+    expected = stats.beta(*SHAPES).logpdf(points.astype(np.float64)).sum()
+    np.testing.assert_allclose(log_prob(BETA, params, points), [expected], rtol=1e-5)
+    np.testing.assert_allclose(entropy(BETA, params), [stats.beta(*SHAPES).entropy().sum()], rtol=1e-4)
+
+
+def test_beta_samples():
+    num = 50_000
+    noise = BETA.noise(jax.random.key(0), (num,))
+    samples = np.asarray(sample(BETA, repeat(BETA_OUTPUTS.reshape(-1), num), noise))
+    for column, a, b in zip(samples.T, *SHAPES, strict=True):
+        assert stats.kstest(column, stats.beta(a, b).cdf).pvalue > 0.01
+    assert np.abs(np.corrcoef(samples.T) - np.eye(4)).max() < 0.02
+
+
+@pytest.mark.parametrize("shape", [1.0, 1.5, 10.0, 1000.0])
+def test_attempts_at_a_gamma_variate_rarely_fail(shape):
+    """A single attempt that fails leaves d = shape - 1/3: that share to the power of the attempts is below 1e-9."""
+    num = 100_000
+    normal, uniform = jax.random.normal(jax.random.key(0), (num, 1)), jax.random.uniform(jax.random.key(1), (num, 1))
+    found = jax.jit(gamma_sample)(jnp.full(num, shape), normal, uniform)
+    d = np.float32(shape) - np.float32(1 / 3)
+    failed = float((np.asarray(found) == d).mean())
+    assert failed < 0.055
+    assert max(failed, 0.051) ** ATTEMPTS < 1e-9
+
+
+def test_a_gamma_variate_is_the_first_that_is_accepted():
+    # x = -9 makes v negative, u = 1 - 1e-30 is accepted for x = 0: log(1 - u) < 0 = d (1 - 1 + log 1) is true.
+    normal, uniform = jnp.array([[-9.0, 0.0, 1.0]]), jnp.array([[0.5, 0.5, 0.5]])
+    assert gamma_sample(jnp.array([2.0]), normal, uniform).tolist() == [pytest.approx(5 / 3)]
+    assert gamma_sample(jnp.array([2.0]), normal[:, :1], uniform[:, :1]).tolist() == [pytest.approx(5 / 3)]
+    # (1 + 1 / (3 sqrt(5/3)))^3 = 1.99171; accepted, because log(1/2) < 1/2 + 5/3 (1 - 1.99171 + log 1.99171).
+    accepted = gamma_sample(jnp.array([2.0]), normal[:, 2:], uniform[:, 2:])
+    assert accepted.tolist() == [pytest.approx(5 / 3 * (1 + 1 / (3 * np.sqrt(5 / 3))) ** 3, rel=1e-5)]
+
+
+def test_beta_mode():
+    a, b = SHAPES
+    params = row(BETA_OUTPUTS.reshape(-1))
+    np.testing.assert_allclose(mode(BETA, params)[0], (a - 1) / (a + b - 2), rtol=1e-5)
+    # Both shapes are 1: every action is as likely as the others.
+    assert mode(BETA, row([-200.0] * 8)).tolist() == [[0.5] * 4]
+
+
+@pytest.mark.parametrize("outputs", [(-200.0, -200.0), (200.0, -200.0), (-200.0, 200.0), (2000.0, 2000.0)])
+def test_beta_is_finite_far_out(outputs):
+    distribution = build(unit_box(1), continuous="beta")
+    noise = distribution.noise(jax.random.key(0), (1000,))
+    params = repeat(np.float32(outputs), 1000)
+    actions = sample(distribution, params, noise)
+    assert ((actions > 0) & (actions < 1)).all()
+
+    def total(params):
+        return distribution.log_prob(params, actions).sum() + distribution.entropy(params).sum()
+
+    value, slope = jax.jit(jax.value_and_grad(total))(params)
+    assert np.isfinite(value)
+    assert np.isfinite(slope).all()
+
+
+def test_beta_is_stretched_onto_the_bounds():
+    ends = to_env(BETA, np.float32([[0, 0.5, 1, 0.5], [1, 0.25, 0.2, 0]]))
+    np.testing.assert_allclose(ends, [[-1, 1, 5, 2.25], [1, 0, 1, 2]], rtol=1e-6)

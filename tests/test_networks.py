@@ -1,5 +1,6 @@
 """How networks start, what they are made of, and the seam they stand behind."""
 
+import dataclasses
 import math
 
 import jax
@@ -8,7 +9,10 @@ import numpy as np
 import pytest
 
 from proximo.config import NetworkConfig
-from proximo.policy.networks import PatchConv, build_actor, build_critic, product
+from proximo.errors import UserError
+from proximo.policy.encoders import PatchConv, max_pool
+from proximo.policy.layers import product
+from proximo.policy.networks import build_actor, build_critic
 from proximo.policy.observation import Features
 
 CONFIG = NetworkConfig(hidden_sizes=(8, 16))
@@ -54,10 +58,13 @@ def test_keys_decide_the_start():
         assert not np.allclose(first[name], other[name])
 
 
-def image_kernels(*image_shape):
+def image_kernels(*image_shape, cnn="auto"):
     """The shapes of the convolutions, and of the first hidden layer."""
-    found = kernels(jax.eval_shape(CRITIC.init, KEY, features(*image_shape))[0])
-    return [kernel.shape for name, kernel in found.items() if "SmallCNN" in name], found["Dense_0/kernel"].shape
+    critic = build_critic(dataclasses.replace(CONFIG, cnn=cnn))
+    found = kernels(jax.eval_shape(critic.init, KEY, features(*image_shape))[0])
+    return [kernel.shape for name, kernel in found.items() if "CNN" in name or "Impala" in name], found[
+        "Dense_0/kernel"
+    ].shape
 
 
 def test_small_images_go_through_one_layer_and_join_the_vector():
@@ -88,14 +95,91 @@ def test_images_too_small_for_a_patch_are_read_as_they_are():
     assert image_kernels(2, 9, 4) == ([], (3 + 2 * 9 * 4, 8))
 
 
+def test_the_cnn_can_be_chosen():
+    assert image_kernels(10, 10, 4, cnn="small") == image_kernels(10, 10, 4)
+    assert image_kernels(84, 84, 4, cnn="nature") == image_kernels(84, 84, 4)
+    # 84 -> 80 places, every second: 40 -> 38 places, every second: 19.
+    assert image_kernels(84, 84, 4, cnn="small") == ([(5 * 5 * 4, 16), (3 * 3 * 16, 32)], (3 + 19 * 19 * 32, 8))
+
+
+@pytest.mark.parametrize(("side", "left"), [(84, 11), (10, 2), (8, 1), (3, 1)])
+def test_impala_halves_the_image_three_times(side, left):
+    # 84 -> 42 -> 21 -> 11; each section has one convolution before its pool and four in its residual blocks.
+    sections = [(9 * 3, 16), *[(9 * 16, 16)] * 4, (9 * 16, 32), *[(9 * 32, 32)] * 4, *[(9 * 32, 32)] * 5]
+    shapes, hidden = image_kernels(side, side, 3, cnn="impala")
+    assert sorted(shapes) == sorted(sections)
+    assert hidden == (3 + left * left * 32, 8)
+
+
+def test_impala_blocks_are_residual():
+    """With all kernels zero but the sections' own, which take the middle of their patch, only pools are left."""
+    network = build_critic(NetworkConfig(hidden_sizes=(), activation="relu", cnn="impala"))
+    given = Features(jnp.zeros((1, 0)), (jnp.asarray(np.random.default_rng(0).random((1, 8, 8, 1)), jnp.float32),))
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(network.init, KEY, given)[0])
+    for number in (0, 5, 10):
+        layer = params["Impala_0"][f"PatchConv_{number}"]["Dense_0"]
+        layer["kernel"] = layer["kernel"].at[4 * layer["kernel"].shape[0] // 9, 0].set(1.0)
+    params["Dense_0"]["kernel"] = params["Dense_0"]["kernel"].at[0, 0].set(1.0)
+    # Three pools of 3 x 3 at every second place, from the first on, look at all 8 x 8.
+    assert network.apply(params, (), given)[1].item() == given.images[0].max()
+
+
+def test_nature_refuses_images_that_are_too_small():
+    with pytest.raises(UserError, match=r"from 36 x 36 on, and one here is 35 x 84; use auto, small or impala\."):
+        image_kernels(35, 84, 3, cnn="nature")
+
+
+@pytest.mark.parametrize("side", [7, 8])
+def test_max_pool_is_a_max_pool(side):
+    image = jnp.asarray(np.random.default_rng(0).normal(size=(2, side, 5, 3)).astype(np.float32))
+
+    def right(image):
+        return jax.lax.reduce_window(image, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    ours, theirs = jax.vjp(max_pool, image), jax.vjp(right, image)
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    slope = jnp.arange(1.0, ours[0].size + 1).reshape(ours[0].shape)
+    np.testing.assert_array_equal(ours[1](slope)[0], theirs[1](slope)[0])
+
+
+def test_every_image_has_a_cnn_of_its_own():
+    given = Features(jnp.zeros((1, 0)), (jnp.zeros((1, 10, 10, 1)), jnp.zeros((1, 20, 20, 2))))
+    found = kernels(jax.eval_shape(CRITIC.init, KEY, given)[0])
+    assert [shape.shape for name, shape in found.items() if name.startswith("CNN_0")] == [(9, 16)]
+    assert [shape.shape for name, shape in found.items() if name.startswith("CNN_1")] == [(50, 16), (144, 32)]
+    # 8 x 8 x 16, and 20 -> 8 -> 3: 3 x 3 x 32.
+    assert found["Dense_0/kernel"].shape == (8 * 8 * 16 + 3 * 3 * 32, 8)
+
+
+def test_codes_are_looked_up_in_a_table():
+    network = build_critic(NetworkConfig(hidden_sizes=(), embed=2))
+    given = Features(jnp.array([[5.0], [7.0]]), (), jnp.array([[0, 4], [3, 1]]), 5)
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(network.init, KEY, given)[0])
+    assert params["Embedding_0"]["embedding"].shape == (5, 2)
+    params["Embedding_0"]["embedding"] = jnp.arange(10.0).reshape(5, 2)
+    params["Dense_0"]["kernel"] = jnp.array([[1e4], [1e3], [1e2], [1e1], [1.0]])
+    # The vector, then rows 0 and 4 of the table, or 3 and 1, side by side: 5 | 0 1 | 8 9, and 7 | 6 7 | 2 3.
+    assert network.apply(params, (), given)[1].tolist() == [[50189], [76723]]
+
+
+def test_layer_norm_standardises_before_each_activation():
+    network = build_critic(NetworkConfig(hidden_sizes=(2,), activation="relu", layer_norm=True))
+    given = Features(jnp.array([[1.0, 3.0]]), ())
+    params = jax.jit(network.init)(KEY, given)[0]
+    params["Dense_0"]["kernel"] = jnp.eye(2)
+    params["Dense_1"]["kernel"] = jnp.array([[1.0], [10.0]])
+    # 1 and 3 have mean 2 and deviation 1: -1 and 1, of which relu leaves 0 and 1.
+    assert network.apply(params, (), given)[1].item() == pytest.approx(10, rel=1e-5)
+
+
 def test_vectors_go_through_no_convolution():
     assert image_kernels() == ([], (3, 8))
 
 
-@pytest.mark.parametrize(("size", "stride"), [(3, 1), (5, 2)])
-def test_patch_convolution_is_a_convolution(size, stride):
+@pytest.mark.parametrize(("size", "stride", "pad"), [(3, 1, False), (5, 2, False), (3, 1, True), (5, 2, True)])
+def test_patch_convolution_is_a_convolution(size, stride, pad):
     image = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 10, 3)).astype(np.float32))
-    module = PatchConv(4, size, stride)
+    module = PatchConv(4, size, stride, pad)
     params = jax.jit(module.init)(KEY, image)
     (kernel,) = kernels(params).values()
     assert_orthogonal(kernel, math.sqrt(2))
@@ -103,7 +187,7 @@ def test_patch_convolution_is_a_convolution(size, stride):
         image,
         kernel.reshape(size, size, 3, 4),
         (stride, stride),
-        "VALID",
+        "SAME" if pad else "VALID",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
     np.testing.assert_allclose(module.apply(params, image), expected, atol=1e-5)

@@ -284,3 +284,31 @@ def test_wide_numbers_survive_the_way_to_the_device():
     adapter = ObservationAdapter(spaces.Box(-np.inf, np.inf, (1,), np.int64))
     obs, _ = adapter.batch(np.array([2**40]))
     assert adapter(jnp.asarray(obs)).vector.tolist() == [[2**40]]
+
+
+# Embeddings
+
+
+def test_discrete_values_are_numbered_through_to_be_embedded():
+    space = spaces.Dict(
+        a=spaces.Discrete(3, start=-1), b=spaces.MultiDiscrete([[2, 5]], start=[[10, 0]]), c=spaces.MultiBinary(2)
+    )
+    adapter = ObservationAdapter(space, embed=True)
+    obs = {"a": np.array([-1, 1]), "b": np.array([[[11, 4]], [[10, 0]]]), "c": np.array([[0, 1], [1, 1]], np.int8)}
+    features = adapter(obs)
+    # The values of a are 0 to 2, those of b's parts 3 to 4 and 5 to 9. Bits are numbers already.
+    assert features.codes.tolist() == [[0, 4, 9], [2, 3, 5]]
+    assert features.num_codes == 10
+    assert features.vector.tolist() == [[0, 1], [1, 1]]
+    assert adapter.vector_size == 2
+
+
+def test_a_value_outside_its_space_gets_the_nearest_code():
+    adapter = ObservationAdapter(spaces.MultiDiscrete([2, 3]), embed=True)
+    assert adapter(np.array([[5, -1]])).codes.tolist() == [[1, 2]]
+
+
+def test_without_embedding_there_are_no_codes():
+    features = ObservationAdapter(spaces.Discrete(3))(np.array([1]))
+    assert features.codes is None
+    assert features.vector.tolist() == [[0, 1, 0]]

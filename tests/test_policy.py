@@ -7,9 +7,11 @@ import pytest
 from gymnasium import spaces
 
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.errors import UserError
 from proximo.policy.networks import Network
 from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy
+from proximo.policy.observation import Features
+from proximo.policy.policy import Policy, part_of
 
 KEY = jax.random.key(0)
 NETWORK = NetworkConfig(hidden_sizes=(4,))
@@ -102,3 +104,130 @@ def test_networks_with_memory_fit_the_seam():
     memory, values = policy.value(params, None, carry["critic"], jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     assert memory.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert values.tolist() == [10, 40]
+
+
+# One torso for both
+
+
+def shared_policy(**network):
+    settings = NetworkConfig(hidden_sizes=(4,), torso="shared", **network)
+    return Policy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), settings, NormalizeConfig())
+
+
+def test_a_shared_torso_has_parameters_of_its_own():
+    params = jax.eval_shape(shared_policy().init, KEY)
+    shapes = {name: jax.tree.map(lambda leaf: leaf.shape, part) for name, part in params.items()}
+    assert shapes == {
+        "torso": {"Dense_0": {"kernel": (3, 4), "bias": (4,)}},
+        "actor": {"Dense_0": {"kernel": (4, 2), "bias": (2,)}, "log_std": (2,)},
+        "critic": {"Dense_0": {"kernel": (4, 1), "bias": (1,)}},
+    }
+    assert set(part_of(params, "actor")) == {"torso", "actor"}
+    assert set(part_of(params, "critic")) == {"torso", "critic"}
+    assert set(part_of({"actor": 1, "critic": 2}, "actor")) == {"actor"}
+
+
+@pytest.mark.parametrize("torso", ["shared", "separate"])
+def test_both_at_once_are_what_each_is_alone(torso):
+    policy = Policy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), NetworkConfig(torso=torso), NormalizeConfig())
+    params, carry, obs = jax.jit(policy.init)(KEY), policy.initial_carry(2), jnp.array([[1.0, 2, 3], [4, 5, 6]])
+    memory, outputs, value = policy.act_and_value(params, None, carry, obs)
+    actors, alone = policy.act(params, None, carry["actor"], obs)
+    critics, worth = policy.value(params, None, carry["critic"], obs)
+    assert memory == {"actor": actors, "critic": critics}
+    np.testing.assert_array_equal(outputs, alone)
+    np.testing.assert_array_equal(value, worth)
+
+
+def test_both_losses_flow_into_a_shared_torso():
+    policy = shared_policy()
+    params, carry, obs = jax.jit(policy.init)(KEY), policy.initial_carry(1), jnp.array([[0.1, 0.2, 0.3]])
+
+    def slopes(actor, critic):
+        def total(params):
+            _, outputs, value = policy.act_and_value(params, None, carry, obs)
+            return actor * outputs.sum() + critic * value.sum()
+
+        return jax.grad(total)(params)["torso"]["Dense_0"]["kernel"]
+
+    of_actor, of_critic = slopes(1.0, 0.0), slopes(0.0, 1.0)
+    assert of_actor.any()
+    assert of_critic.any()
+    np.testing.assert_allclose(slopes(1.0, 1.0), of_actor + of_critic, rtol=1e-5)
+
+
+def test_a_shared_torso_runs_once_for_both():
+    policy, calls = shared_policy(), []
+    torso = policy.torso
+    policy.torso = Network(torso.init, lambda *args: calls.append(1) or torso.apply(*args))
+    params = jax.eval_shape(policy.init, KEY)
+    carry, obs = policy.initial_carry(2), jnp.zeros((2, 3))
+    calls.clear()
+    jax.eval_shape(policy.act_and_value, params, None, carry, obs)
+    assert len(calls) == 1
+
+
+def test_a_shared_torso_may_remember():
+    """Each one's memory holds the torso's, so that either can run alone."""
+    policy = shared_policy()
+    policy.torso, policy.actor, policy.critic = running_sum(1.0), running_sum(2.0), running_sum(10.0)
+    for network in (policy.actor, policy.critic):
+        assert network.init(KEY, policy.adapter(jnp.zeros((1, 3))))[1].shape == (1, 3)
+    heads = {name: reading(getattr(policy, name)) for name in ("actor", "critic")}
+    policy.actor, policy.critic = heads["actor"], heads["critic"]
+    params, carry = policy.init(KEY), policy.initial_carry(1)
+    for _ in range(2):
+        carry, outputs, value = policy.act_and_value(params, None, carry, jnp.ones((1, 3)))
+    # The torso gives 1 and then 2; the heads remember 1 and then 3.
+    assert (outputs.tolist(), value.tolist()) == ([[6, 6, 6]], [30])
+    assert [leaf.tolist() for leaf in jax.tree.leaves(carry)] == [[[2, 2, 2]], [[3, 3, 3]]] * 2
+
+
+def reading(network):
+    """`network` on what a torso gives, instead of features."""
+    return Network(
+        lambda key, hidden: network.init(key, Features(hidden, ())),
+        lambda params, carry, hidden: network.apply(params, carry, Features(hidden, ())),
+    )
+
+
+# Networks of a user's own
+
+
+def constant(shape, dtype=jnp.float32, params=None):
+    """A network that gives zeros of one shape whatever it reads."""
+    return Network(lambda key, _: ({} if params is None else params, ()), lambda p, c, _: (c, jnp.zeros(shape, dtype)))
+
+
+GOOD = {"actor": constant((2, 3)), "critic": constant((2, 1))}
+
+
+def own_policy(own):
+    return Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(3), NETWORK, NormalizeConfig(), own)
+
+
+def test_own_networks_are_a_dictionary_or_a_function_of_the_policy():
+    assert own_policy(GOOD).actor is not None
+    asked = []
+    own_policy(lambda policy: asked.append((policy.distribution.num_params, policy.adapter.vector_size)) or GOOD)
+    assert asked == [(3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"actor": GOOD["actor"]}, r"not the entries \['actor'\]"),
+        (lambda policy: None, "not NoneType"),
+        (GOOD | {"critic": "teapot"}, r"The critic must be a Network\(init, apply\)"),
+        (GOOD | {"actor": constant((2, 4))}, r"Your actor must give float32\[B, 3\] .* it gave float32\[2, 4\]"),
+        (GOOD | {"actor": constant((2, 3), jnp.int32)}, r"it gave int32\[2, 3\]"),
+        (GOOD | {"critic": constant((2,))}, r"Your critic must give float32\[B, 1\] .* it gave float32\[2\]"),
+        (
+            GOOD | {"critic": constant((2, 1), params={"n": jnp.arange(2)})},
+            "parameter critic/n of your network is int32",
+        ),
+    ],
+)
+def test_own_networks_that_do_not_fit_are_refused(own, words):
+    with pytest.raises(UserError, match=words):
+        own_policy(own)

@@ -6,12 +6,14 @@ from proximo._version import __version__
 
 if TYPE_CHECKING:
     from proximo.config import Config
+    from proximo.envs.stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
     from proximo.policy.agent import PPOAgent
     from proximo.train.trainer import PPOTrainer
 
 __all__ = [
     "Config",
+    "FrameStacker",
     "PPOAgent",
     "PPOTrainer",
     "__version__",
@@ -21,6 +23,7 @@ __all__ = [
 
 _HOMES = {
     "Config": "proximo.config",
+    "FrameStacker": "proximo.envs.stack",
     "PPOAgent": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
     "run_multiple_experiments": "proximo.experiment.runner",

@@ -61,6 +61,9 @@ class EnvConfig:
     max_steps_per_episode: int | None = setting(
         None, "Cut episodes after this many steps (truncation); null: the environment's own limit.", at_least=1
     )
+    frame_stack: int = setting(
+        1, "Observations that the policy sees at once: the last ones, the newest at the end.", at_least=1, at_most=64
+    )
 
 
 @dataclass(frozen=True)
@@ -104,16 +107,31 @@ class PPOConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The networks: actor and critic are two, of the same shape."""
+    """The networks: actor and critic are two, of the same shape, or one with two heads."""
 
+    torso: Literal["separate", "shared"] = setting(
+        "separate", "Encoders and hidden layers of actor and critic: one set for each, or one for both."
+    )
     hidden_sizes: tuple[int, ...] = setting(
         (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
     )
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
-    continuous: Literal["gaussian", "tanh_gaussian"] = setting(
-        "gaussian", "Distribution of continuous actions: clipped at the bounds, or squashed into them."
+    layer_norm: bool = setting(False, "Standardise each hidden layer (LayerNorm), before its activation.")
+    cnn: Literal["auto", "small", "nature", "impala"] = setting(
+        "auto", "What reads images: by their size, one or two layers, Atari's three (from 36 x 36), or IMPALA's ResNet."
     )
-    initial_std: float = setting(1.0, "Standard deviation that continuous actions start with.", above=0)
+    embed: int | None = setting(
+        None,
+        "Numbers that are learnt for each value of a discrete observation; null: it is read as one-hot.",
+        at_least=1,
+    )
+    continuous: Literal["gaussian", "tanh_gaussian", "beta"] = setting(
+        "gaussian", "Distribution of continuous actions: clipped at the bounds, squashed into them, or on them."
+    )
+    std: Literal["free", "state"] = setting(
+        "free", "Standard deviation of Gaussian actions: one for all states, or of the network's making in each."
+    )
+    initial_std: float = setting(1.0, "Standard deviation that Gaussian actions start with.", above=0)
 
 
 @dataclass(frozen=True)
@@ -254,6 +272,18 @@ def check(config: Config) -> Config:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
         )
+    network = config.network
+    if network.torso == "shared" and ppo.optimizers == "separate":
+        raise UserError(
+            "ppo.optimizers=separate needs networks that share nothing, and network.torso is shared; "
+            "use optimizers=shared or torso=separate."
+        )
+    for name, usual in (("std", "free"), ("initial_std", 1.0)):
+        if network.continuous == "beta" and getattr(network, name) != usual:
+            raise UserError(
+                f"network.{name}={getattr(network, name)} has no effect with network.continuous=beta, which has no "
+                f"standard deviation of its own; leave it at {usual}."
+            )
     if ppo.learning_rate_schedule == "adaptive" and ppo.target_kl is not None and ppo.target_kl <= ppo.adaptive_kl:
         raise UserError(
             f"ppo.target_kl={ppo.target_kl} would end every update before the adaptive learning rate "

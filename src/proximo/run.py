@@ -43,7 +43,7 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
     from proximo import envs
 
     try:
-        return envs.make(config.env.id)
+        return envs.stacked(envs.make(config.env.id), config.env.frame_stack)
     except UserError as error:
         raise UserError(
             f"{run} was trained on {config.env.id}, which cannot be made by that name here: {error} An environment "

@@ -53,6 +53,9 @@ FOREIGN_NAMES = {
     "env_id": "env.id",
     "env_name": "env.id",
     "n_envs": "env.num_envs",
+    "n_stack": "env.frame_stack",
+    "stack_num": "env.frame_stack",
+    "share_features_extractor": "network.torso",
     "num_workers": "env.workers",
     "num_env_runners": "env.workers",
     "vec_env_cls": "env.workers",
@@ -77,6 +80,7 @@ KEYWORDS = {"enable_mlflow": "track.mlflow"}
 # Where our setting means something a little different, what it means.
 DIFFERENCES = {
     "vec_env_cls": "0 for this process, a number of worker processes, or auto",
+    "share_features_extractor": "separate or shared",
     "num_minibatches": "the size of a minibatch, not how many there are",
     "log_std_init": "the deviation itself, not its logarithm",
     "anneal_lr": "constant, linear, cosine or adaptive",

@@ -47,6 +47,19 @@ def build(space: spaces.Space, make: Callable[[Path, spaces.Space], Any], path: 
     return make(path, space)
 
 
+def channel_axis(space: spaces.Space) -> int | None:
+    """Which axis of an image its channels are: 0 or 2; None for what is no image.
+
+    Images are boxes of rank 3, wide enough for the smallest patch that a network looks at. Channels come first where
+    there are few of them before a square, or before two long sides; otherwise last.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return None
+    first, *sides = space.shape
+    axis = 0 if first <= 16 and first < min(sides) and (sides[0] == sides[1] or min(sides) > 16) else 2
+    return axis if min(sides if axis == 0 else space.shape[:2]) >= 3 else None
+
+
 def cast(space: spaces.Space, actions: Tree, single: bool = False) -> Tree:
     """A policy's batch of actions as members of `space`: numpy arrays [B, ...] in its dtypes, or the first row alone.
 

@@ -20,7 +20,7 @@ from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
 from proximo.envs.compiled.lanes import where_lane
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
-from proximo.policy.policy import Policy
+from proximo.policy.policy import Policy, part_of
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState
 from proximo.spaces import Path, leaves, pick, shown
@@ -67,7 +67,7 @@ class HostCollector:
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
         self._pack = shared(lambda: jit(pack), "pack")
-        types = jax.eval_shape(policy.init, jax.random.key(0))["actor"]
+        types = part_of(jax.eval_shape(policy.init, jax.random.key(0)), "actor")
         small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
         self._act = [
             shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch))
@@ -157,7 +157,7 @@ class HostCollector:
         """Write the first observations; what the actor needs of `train`, packed, and all steps' noise."""
         _write(jax.tree.leaves(_at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
         noise = self._draw(train.keys.action, train.update)
-        return self._pack((train.params["actor"], train.obs_stats)), noise
+        return self._pack((part_of(train.params, "actor"), train.obs_stats)), noise
 
     def _receive(self, b: int, t: int, carry: Tree) -> Tree:
         """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one ended."""
@@ -235,7 +235,7 @@ def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tre
         parts = []
         for lanes in batch:
             group = slice(lanes.start - first, lanes.stop - first)
-            memory, outputs = policy.act({"actor": params}, stats, _at(carry, group), _at(obs, group))
+            memory, outputs = policy.act(params, stats, _at(carry, group), _at(obs, group))
             action = policy.distribution.sample(outputs, _at(drawn, lanes), _at(mask, group))
             to_env = policy.distribution.to_env(action)
             parts.append((memory, action, None if to_env is action else to_env))

@@ -105,6 +105,16 @@ def make(env: Any) -> JaxEnv | HostSource:
     )
 
 
+def stacked(source: JaxEnv | HostSource, num: int) -> JaxEnv | HostSource:
+    """`source`, showing its last `num` observations at once."""
+    if num == 1:
+        return source
+    from proximo.envs.api import HostSource
+    from proximo.envs.stack import StackedEnv, StackedSource
+
+    return StackedSource(source, num) if isinstance(source, HostSource) else StackedEnv(source, num)
+
+
 def _by_id(env_id: str) -> JaxEnv | HostSource:
     prefix, slash, name = env_id.partition("/")
     if slash and prefix in FAMILIES:

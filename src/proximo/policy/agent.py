@@ -16,7 +16,7 @@ from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy, shared_policy
+from proximo.policy.policy import Policy, part_of, shared_policy
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
 from proximo.seeding import network_key
@@ -25,6 +25,10 @@ from proximo.spaces import cast, mask_shape, to_mask
 Tree = Any
 NETWORKS = (["actor", "critic"], ["actor"], ["critic"])
 """What a file may hold."""
+OWN = (
+    "Its networks are not built-in ones: hand in again what they were made with, as `network=` of PPOAgent.load or "
+    "PPOTrainer.resume"
+)
 
 
 class PPOAgent:
@@ -33,7 +37,8 @@ class PPOAgent:
         agent = PPOAgent.load("runs/.../models/final_actor.safetensors")
         action = agent.act(obs)          # one observation, or a batch of them
 
-    A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded.
+    A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded; networks of your
+    own (`network`, see docs/networks.md) are the exception: they are handed in again.
     """
 
     def __init__(
@@ -43,9 +48,13 @@ class PPOAgent:
         config: Config | None = None,
         params: Tree = None,
         obs_stats: RunningStats | None = None,
+        network: Any = None,
     ):
         self.config = config or Config()
-        self.policy = shared_policy(observation_space, action_space, self.config.network, self.config.normalize)
+        self.network = network
+        self.policy = shared_policy(
+            observation_space, action_space, self.config.network, self.config.normalize, network
+        )
         self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
@@ -89,13 +98,16 @@ class PPOAgent:
         return self._save(path, ("critic",))
 
     @classmethod
-    def load(cls, path: str | Path) -> PPOAgent:
-        """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it."""
+    def load(cls, path: str | Path, network: Any = None) -> PPOAgent:
+        """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it.
+
+        `network` is what the agent was made with, where that was not a built-in one.
+        """
         path = Path(path)
-        return cls.from_tensors(*tensors.read(path, "policy"), path)
+        return cls.from_tensors(*tensors.read(path, "policy"), path, network)
 
     @classmethod
-    def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path) -> PPOAgent:
+    def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path, network: Any = None) -> PPOAgent:
         """The agent that `tensors` and `meta`, as `describe` made it, from the file `path` describe."""
         try:
             networks = meta["networks"]
@@ -104,25 +116,28 @@ class PPOAgent:
             seen = space_from_json(meta["observation_space"])
             done = space_from_json(meta["action_space"], LARGEST_ACTION)
             config = settings.build(settings.from_mapping(meta["config"], "its settings"))
-            if len(config.network.hidden_sizes) > len(given):
+            if bool(meta.get("own_network")) != (network is not None):
+                raise UserError(OWN if network is None else "Its networks are built-in ones: hand in none of your own.")
+            if network is None and len(config.network.hidden_sizes) > len(given):
                 raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
-            policy = Policy(seen, done, config.network, config.normalize)
+            policy = Policy(seen, done, config.network, config.normalize, network)
             # Shapes alone: nothing is made as large as a file says before the file turns out to be as large.
             params, stats = jax.eval_shape(lambda key: (policy.init(key), policy.initial_stats()), network_key(0))
-            types = {"params": {name: params[name] for name in networks}, "obs_stats": stats}
+            types = {"params": part_of(params, *networks), "obs_stats": stats}
         except UserError as error:
             raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
-        except Exception as error:  # whatever nonsense can lead to
-            raise UserError(
-                f"{path} describes no policy ({type(error).__name__}: {tensors.in_words(error)})."
-            ) from None
+        except Exception as error:  # whatever nonsense can lead to; a user's own code wants to be looked at
+            raise UserError(f"{path} describes no policy ({type(error).__name__}: {tensors.in_words(error)}).") from (
+                None if network is None else error
+            )
         parts = tensors.filled(types, given, path)
-        return cls(seen, done, config, parts["params"], parts["obs_stats"])
+        return cls(seen, done, config, parts["params"], parts["obs_stats"], network)
 
     def describe(self) -> dict[str, Any]:
         """Everything about this agent that is not an array, as JSON."""
         return {
-            "networks": list(self.params),
+            "networks": [name for name in ("actor", "critic") if name in self.params],
+            **({} if self.network is None else {"own_network": True}),
             "observation_space": space_to_json(self.policy.observation_space),
             "action_space": space_to_json(self.policy.action_space, LARGEST_ACTION),
             "config": settings.to_mapping(self.config),
@@ -158,13 +173,13 @@ class PPOAgent:
 
     def _need(self, network: str, verb: str) -> None:
         if network not in self.params:
-            held = " and ".join(self.params)
+            held = " and ".join(self.describe()["networks"])
             raise UserError(f"This agent was saved with its {held} only; `{verb}` needs the {network}.")
 
     def _save(self, path: str | Path, networks: tuple[str, ...]) -> Path:
         for network in networks:
             self._need(network, "save")
-        params = {name: self.params[name] for name in networks}
+        params = part_of(self.params, *networks)
         path = Path(path)
         if path.suffix == ".pth":
             write_state_dict(path, params, self.obs_stats)

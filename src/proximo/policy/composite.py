@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
+from proximo.policy.beta import Beta
 from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
 from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
 from proximo.spaces import Path, build, leaves, mask_shape, shown
@@ -63,12 +64,12 @@ class Composite:
             for piece, shape, size in zip(flags, self.mask_shapes, sizes, strict=True)
         ]
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    def noise(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.noise(own, shape) for part, own in zip(self.parts, keys, strict=True))
 
     def sample(
-        self, params: Float[Array, "*B P"], noise: tuple[Array, ...], mask: Bool[Array, "*B M"] | None = None
+        self, params: Float[Array, "*B P"], noise: tuple[Any, ...], mask: Bool[Array, "*B M"] | None = None
     ) -> tuple[Array, ...]:
         each = zip(self.parts, self._params(params), noise, self._masks(mask), strict=True)
         return tuple(part.sample(*own) for part, *own in each)
@@ -117,19 +118,24 @@ def _of_leaf(space: spaces.Space, network: NetworkConfig, path: Path) -> Distrib
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(tuple(space.shape))
     if isinstance(space, spaces.Box):
-        bounds = Bounds.of(space)
-        if network.continuous == "gaussian":
-            return Gaussian(bounds)
-        if not bounds.bounded:
-            raise UserError(
-                f"network.continuous=tanh_gaussian squashes actions into bounds, and {space} has none in some "
-                f"entry; use network.continuous=gaussian."
-            )
-        return TanhGaussian(bounds)
+        return _of_box(space, network)
     raise UserError(
         f"Actions{shown(path)} of the space {space} cannot be trained; "
         f"Discrete, MultiDiscrete, MultiBinary and Box action spaces can, and Dict and Tuple of these."
     )
+
+
+def _of_box(space: spaces.Box, network: NetworkConfig) -> Distribution:
+    bounds, kind = Bounds.of(space), network.continuous
+    if kind != "gaussian" and not bounds.bounded:
+        does = "squashes actions into bounds" if kind == "tanh_gaussian" else "is a distribution between two bounds"
+        raise UserError(
+            f"network.continuous={kind} {does}, and {space} has none in some entry; use network.continuous=gaussian."
+        )
+    if kind == "beta":
+        return Beta(bounds)
+    gaussian = Gaussian if kind == "gaussian" else TanhGaussian
+    return gaussian(bounds, network.initial_std if network.std == "state" else None)
 
 
 def _check_range(space: spaces.Space, start: Any, num: Any) -> None:

@@ -16,6 +16,8 @@ from proximo.errors import UserError
 
 LOG_2PI = math.log(2 * math.pi)
 LOG_2 = math.log(2)
+LOG_STD_RANGE = (-10.0, 5.0)
+"""Where the state decides it: a network may say anything of a state that it has not seen."""
 
 
 def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
@@ -118,6 +120,8 @@ class Gaussian:
     """
 
     bounds: Bounds
+    state_std: float | None = None
+    """Where the state decides the standard deviation: what it is multiplied with. None: it is a free parameter."""
 
     @property
     def num_params(self) -> int:
@@ -125,7 +129,13 @@ class Gaussian:
 
     @property
     def num_log_std(self) -> int:
-        return self.bounds.size
+        return self.bounds.size if self.state_std is None else 0
+
+    def _mean_and_log_std(self, params: Float[Array, "*B P"]) -> tuple[Array, Array]:
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        if self.state_std is not None:
+            log_std = jnp.clip(log_std + math.log(self.state_std), *LOG_STD_RANGE)
+        return mean, log_std
 
     def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
         return jax.random.normal(key, (*shape, self.bounds.size), jnp.float32)
@@ -133,7 +143,7 @@ class Gaussian:
     def sample(
         self, params: Float[Array, "*B P"], noise: Float[Array, "*B K"], mask: None = None
     ) -> Float[Array, "*B K"]:
-        mean, log_std = jnp.split(params, 2, axis=-1)
+        mean, log_std = self._mean_and_log_std(params)
         return mean + jnp.exp(log_std) * noise
 
     def mode(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B K"]:
@@ -143,13 +153,13 @@ class Gaussian:
         self, params: Float[Array, "*B P"], action: Float[Array, "*B K"], mask: None = None
     ) -> Float[Array, "*B"]:
         """-sum of ((x - mean)/std)^2 / 2 + log std + log(2 pi)/2."""
-        mean, log_std = jnp.split(params, 2, axis=-1)
+        mean, log_std = self._mean_and_log_std(params)
         scaled = (action - mean) * jnp.exp(-log_std)
         return -(0.5 * jnp.square(scaled) + log_std + 0.5 * LOG_2PI).sum(-1)
 
     def entropy(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B"]:
         """Sum of log std + log(2 pi e)/2."""
-        return (jnp.split(params, 2, axis=-1)[1] + 0.5 * (1 + LOG_2PI)).sum(-1)
+        return (self._mean_and_log_std(params)[1] + 0.5 * (1 + LOG_2PI)).sum(-1)
 
     def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, ...]:
         return self.bounds.from_unit(action)
@@ -177,7 +187,7 @@ class TanhGaussian(Gaussian):
 
     def entropy(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B"]:
         """H(N) + E[log(1 - tanh(x)^2)]; the expectation by Gauss-Hermite quadrature, so no noise enters."""
-        mean, log_std = jnp.split(params, 2, axis=-1)
+        mean, log_std = self._mean_and_log_std(params)
         row = (1,) * mean.ndim + (-1,)
         nodes = mean[..., None] + jnp.exp(log_std)[..., None] * HERMITE_NODES.reshape(row)
         slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS.reshape(row)).sum(-1)

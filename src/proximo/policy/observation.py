@@ -12,50 +12,64 @@ from flax import struct
 from gymnasium import spaces
 
 from proximo.errors import UserError
-from proximo.spaces import Path, leaves, pick, shown
+from proximo.spaces import Path, channel_axis, leaves, pick, shown
 
 Tree = Any
 
 
 @struct.dataclass
 class Features:
-    """What a network reads: one vector per lane, and any number of images."""
+    """What a network reads: one vector per lane, any number of images, and with `network.embed` the discrete values.
+
+    Those are numbered through: the first of a component follows the last of the component before, up to `num_codes`.
+    """
 
     vector: jax.Array  # [B, D] float32; D may be 0
     images: tuple[jax.Array, ...]  # each [B, H, W, C] float32
+    codes: jax.Array | None = None  # [B, K] int32
+    num_codes: int = struct.field(pytree_node=False, default=0)
 
 
 class ObservationAdapter:
     """Turns observations of a space into `Features`.
 
-    Numbers become parts of the vector, discrete values one-hot parts of it, arrays of rank 3 images, channels last;
-    whole numbers within bounds are scaled to 0..1. Dictionaries and tuples are taken apart, entry by entry.
+    Numbers become parts of the vector, discrete values one-hot parts of it (or codes, where they are to be embedded),
+    arrays of rank 3 images, channels last; whole numbers within bounds are scaled to 0..1. Dictionaries and tuples are
+    taken apart, entry by entry.
     """
 
-    def __init__(self, space: spaces.Space):
+    def __init__(self, space: spaces.Space, embed: bool = False):
         self.space = space
+        self._embed = embed
         self._leaves = list(leaves(space))
         for path, leaf in self._leaves:
             _check_kind(leaf, path)
         if not self._leaves:
             raise UserError(f"The observation space {space} is empty: there is nothing to learn from.")
-        entries = [_continuous(leaf) for _, leaf in self._leaves if not _is_image(leaf)]
+        entries = [_continuous(leaf) for _, leaf in self._leaves if not _is_image(leaf) and not self._coded(leaf)]
         self.continuous = np.concatenate([np.zeros(0, bool), *entries])
         """[D] which entries of the vector are measurements, for which running statistics make sense."""
         self.vector_size = self.continuous.size
 
     def __call__(self, obs: Tree) -> Features:
         """Features of a batch of observations, leaves [B, ...]."""
-        vectors, images = [], []
+        vectors, images, codes, num_codes = [], [], [], 0
         for path, leaf in self._leaves:
             value = jnp.asarray(_narrowed(pick(obs, path), leaf))
             if _is_image(leaf):
                 images.append(_image(value, leaf))
+            elif self._coded(leaf):
+                starts, sizes = _choices(leaf)
+                codes.append(_codes(value, starts, sizes, num_codes))
+                num_codes += int(sizes.sum())
             else:
                 vectors.append(_vector(value, leaf))
-        batch = vectors[0].shape[0] if vectors else images[0].shape[0]
+        batch = (vectors + images + codes)[0].shape[0]
         vector = jnp.concatenate(vectors, axis=-1) if vectors else jnp.zeros((batch, 0), jnp.float32)
-        return Features(vector, tuple(images))
+        return Features(vector, tuple(images), jnp.concatenate(codes, axis=-1) if codes else None, num_codes)
+
+    def _coded(self, leaf: spaces.Space) -> TypeGuard[spaces.Discrete | spaces.MultiDiscrete]:
+        return self._embed and isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 
     def batch(self, obs: Tree) -> tuple[Tree, bool]:
         """`obs` as arrays with a leading axis, and whether it was a single observation without one.
@@ -119,17 +133,8 @@ def _narrowed(value: Any, space: spaces.Space) -> Any:
     return value.astype(np.float32) if wide and isinstance(space, spaces.Box) and _continuous(space).any() else value
 
 
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether an image's first axis is its channels: few of them before a square, or before two long sides."""
-    first, *sides = shape
-    return first <= 16 and first < min(sides) and (sides[0] == sides[1] or min(sides) > 16)
-
-
 def _is_image(space: spaces.Space) -> TypeGuard[spaces.Box]:
-    """Rank 3, and wide enough for the smallest patch that a network looks at; the rest is read as a vector."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
-        return False
-    return min(space.shape[1:] if _channels_first(space.shape) else space.shape[:2]) >= 3
+    return channel_axis(space) is not None
 
 
 def _within_bounds(space: spaces.Box) -> np.ndarray:
@@ -143,23 +148,31 @@ def _continuous(space: spaces.Space) -> np.ndarray:
     """[D] for each number that a vector holds of `space`: is it a measurement?"""
     if isinstance(space, spaces.Box):
         return ~_within_bounds(space).reshape(-1)
-    if isinstance(space, spaces.Discrete):
-        return np.zeros(int(space.n), bool)
-    if isinstance(space, spaces.MultiDiscrete):
-        return np.zeros(int(space.nvec.sum()), bool)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return np.zeros(int(_choices(space)[1].sum()), bool)
     return np.zeros(int(np.prod(space.shape or ())), bool)
+
+
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    """[K] the first value of each component, and how many it has."""
+    starts, sizes = (space.start, space.n) if isinstance(space, spaces.Discrete) else (space.start, space.nvec)
+    return np.reshape(starts, -1), np.reshape(sizes, -1)
 
 
 def _vector(value: jax.Array, space: spaces.Space) -> jax.Array:
     flat = value.reshape(value.shape[0], -1)
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(flat[:, 0], space.start, int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        columns = zip(flat.T, space.start.reshape(-1), space.nvec.reshape(-1), strict=True)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        columns = zip(flat.T, *_choices(space), strict=True)
         return jnp.concatenate([_one_hot(column, start, int(n)) for column, start, n in columns], axis=-1)
     if isinstance(space, spaces.Box):
         return _scaled(flat, space.low.reshape(-1), space.high.reshape(-1), _within_bounds(space).reshape(-1))
     return flat.astype(jnp.float32)
+
+
+def _codes(value: jax.Array, starts: np.ndarray, sizes: np.ndarray, first: int) -> jax.Array:
+    """[B, K] values numbered through from `first`; one outside its component is the nearest inside."""
+    inside = jnp.clip(_less(value.reshape(value.shape[0], -1), starts[None]), 0, (sizes - 1).astype(np.int32)[None])
+    return inside + (first + np.cumsum(sizes) - sizes).astype(np.int32)[None]
 
 
 def _one_hot(value: jax.Array, start: Any, n: int) -> jax.Array:
@@ -173,7 +186,7 @@ def _less(value: jax.Array, start: np.ndarray) -> jax.Array:
 
 def _image(value: jax.Array, space: spaces.Box) -> jax.Array:
     low, high, bounded = space.low, space.high, _within_bounds(space)
-    if _channels_first(space.shape):
+    if channel_axis(space) == 0:
         value = jnp.moveaxis(value, 1, -1)
         low, high, bounded = (np.moveaxis(each, 0, -1) for each in (low, high, bounded))
     return _scaled(value, low, high, bounded)

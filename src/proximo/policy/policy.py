@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,9 +14,10 @@ from gymnasium.vector.utils import create_empty_array
 
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.composite import build_distribution
-from proximo.policy.networks import build_actor, build_critic
+from proximo.policy.networks import build_networks
 from proximo.policy.normalize import RunningStats, initial_stats, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
+from proximo.policy.own import check_output, check_params, own_networks
 
 Tree = Any
 
@@ -26,16 +28,20 @@ MOST_KNOWN = 32
 
 
 def shared_policy(
-    observation_space: spaces.Space, action_space: spaces.Space, network: NetworkConfig, normalize: NormalizeConfig
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    network: NetworkConfig,
+    normalize: NormalizeConfig,
+    own: Any = None,
 ) -> Policy:
     """A `Policy`; the same one for equal arguments, so that what was compiled for it serves again."""
     given = (observation_space, action_space, network, normalize)
     with _lock:
         for number, (made_of, policy) in enumerate(_known):
-            if made_of == given:
+            if made_of[:-1] == given and made_of[-1] is own:
                 _known.append(_known.pop(number))
                 return policy
-        _known.append((given, policy := Policy(*given)))
+        _known.append(((*given, own), policy := Policy(*given, own)))
         del _known[:-MOST_KNOWN]
     return policy
 
@@ -43,8 +49,10 @@ def shared_policy(
 class Policy:
     """Actor, critic, action distribution and observation adapter for a pair of spaces.
 
-    Nothing here changes: parameters, statistics and memory are handed in and come back.
-    Parameters and memory are dictionaries with the entries "actor" and "critic".
+    Nothing here changes: parameters, statistics and memory are handed in and come back. Parameters and memory are
+    dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
+    their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
+    `own` are networks instead of the built-in ones, see `proximo.policy.own`.
     """
 
     def __init__(
@@ -53,29 +61,44 @@ class Policy:
         action_space: spaces.Space,
         network: NetworkConfig,
         normalize: NormalizeConfig,
+        own: Any = None,
     ):
         self.observation_space = observation_space
         self.action_space = action_space
-        self.adapter = ObservationAdapter(observation_space)
+        self.adapter = ObservationAdapter(observation_space, network.embed is not None)
         self.distribution = build_distribution(action_space, network)
-        self.actor = build_actor(network, self.distribution.num_params, self.distribution.num_log_std)
-        self.critic = build_critic(network)
         self._normalize = normalize.observations and bool(self.adapter.continuous.any())
+        num_params, num_log_std = self.distribution.num_params, self.distribution.num_log_std
+        made = build_networks(network, num_params, num_log_std) if own is None else own_networks(own, self)
+        self.actor, self.critic, self.torso = made["actor"], made["critic"], made.get("torso")
+        if own is not None:
+            self._check()
 
     def init(self, key: jax.Array) -> Tree:
         """Fresh parameters."""
-        actor_key, critic_key = jax.random.split(key)
-        features = self._example()
-        return {"actor": self.actor.init(actor_key, features)[0], "critic": self.critic.init(critic_key, features)[0]}
+        return self._start(key)[0]
+
+    def _start(self, key: jax.Array) -> tuple[Tree, Tree]:
+        """Fresh parameters, and memory with a batch axis of 1."""
+        read: Any = self._example(1)
+        shared: dict[str, Tree] = {}
+        if self.torso is None:
+            actor_key, critic_key = jax.random.split(key)
+            memory = None
+        else:
+            torso_key, actor_key, critic_key = jax.random.split(key, 3)
+            shared["torso"], memory = self.torso.init(torso_key, read)
+            _, read = self.torso.apply(shared["torso"], memory, read)
+        actor, actor_carry = self.actor.init(actor_key, read)
+        critic, critic_carry = self.critic.init(critic_key, read)
+        if self.torso is not None:
+            actor_carry, critic_carry = (memory, actor_carry), (memory, critic_carry)
+        return {"actor": actor, "critic": critic} | shared, {"actor": actor_carry, "critic": critic_carry}
 
     def initial_carry(self, num_lanes: int) -> Tree:
         """The memory that every episode starts with: zeros [L, ...]."""
-
-        def zeros(network: Any) -> Tree:
-            _, carry = jax.eval_shape(network.init, jax.random.key(0), self._example())
-            return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), carry)
-
-        return {"actor": zeros(self.actor), "critic": zeros(self.critic)}
+        _, carry = jax.eval_shape(self._start, jax.random.key(0))
+        return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), carry)
 
     def initial_stats(self) -> RunningStats | None:
         """Statistics of the observations' vector, or None where none are kept."""
@@ -95,12 +118,50 @@ class Policy:
 
     def act(self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
         """The actor alone: its new memory and the distribution's parameters [B, P]."""
-        return self.actor.apply(params["actor"], carry, self.features(stats, obs))
+        return self._through("actor", params, carry, self.features(stats, obs))
 
     def value(self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
         """The critic alone: its new memory and values [B]."""
-        carry, value = self.critic.apply(params["critic"], carry, self.features(stats, obs))
+        carry, value = self._through("critic", params, carry, self.features(stats, obs))
         return carry, value[:, 0]
 
-    def _example(self) -> Features:
-        return self.adapter(create_empty_array(self.observation_space, 1))
+    def act_and_value(
+        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree
+    ) -> tuple[Tree, jax.Array, jax.Array]:
+        """Both: their new memory, the distribution's parameters [B, P] and values [B]. A shared torso runs once, from
+        the memory that it has on the actor's side."""
+        read: Any = self.features(stats, obs)
+        if self.torso is None:
+            actor_carry, outputs = self.actor.apply(params["actor"], carry["actor"], read)
+            critic_carry, value = self.critic.apply(params["critic"], carry["critic"], read)
+        else:
+            memory, read = self.torso.apply(params["torso"], carry["actor"][0], read)
+            own, outputs = self.actor.apply(params["actor"], carry["actor"][1], read)
+            critics, value = self.critic.apply(params["critic"], carry["critic"][1], read)
+            actor_carry, critic_carry = (memory, own), (memory, critics)
+        return {"actor": actor_carry, "critic": critic_carry}, outputs, value[:, 0]
+
+    def _through(self, name: str, params: Tree, carry: Tree, features: Features) -> tuple[Tree, jax.Array]:
+        network = self.actor if name == "actor" else self.critic
+        if self.torso is None:
+            return network.apply(params[name], carry, features)
+        memory, hidden = self.torso.apply(params["torso"], carry[0], features)
+        own, output = network.apply(params[name], carry[1], hidden)
+        return (memory, own), output
+
+    def _check(self) -> None:
+        """Refuse a user's networks that do not fit, before anything is compiled."""
+        params = jax.eval_shape(self.init, jax.random.key(0))
+        check_params(params)
+        for name, width in (("actor", self.distribution.num_params), ("critic", 1)):
+            through = partial(self._through, name)
+            _, output = jax.eval_shape(through, params, self.initial_carry(2)[name], self._example(2))
+            check_output(name, output, 2, width)
+
+    def _example(self, num: int) -> Features:
+        return self.adapter(create_empty_array(self.observation_space, num))
+
+
+def part_of(params: Tree, *networks: str) -> Tree:
+    """Of a policy's parameters those that the named networks need: their own, and those of a torso."""
+    return {name: part for name, part in params.items() if name in networks or name == "torso"}

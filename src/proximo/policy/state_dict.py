@@ -14,7 +14,10 @@ from proximo.tensors import named
 
 
 def write_state_dict(path: Path, params: Any, obs_stats: Any) -> None:
-    """Write `actor.Dense_0.weight` [out, in], `actor.Dense_0.bias`, ... and, with normalisation, `obs_stats.*.mean`."""
+    """Write `actor.Dense_0.weight` [out, in], `actor.Dense_0.bias`, ... and, with normalisation, `obs_stats.*.mean`.
+
+    Kernels of linear layers are transposed, as PyTorch has them; its names are also used for LayerNorm and embeddings.
+    """
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -23,8 +26,11 @@ def write_state_dict(path: Path, params: Any, obs_stats: Any) -> None:
         name.replace("/", "."): torch.from_numpy(np.array(array))
         for name, array in named(params | ({} if obs_stats is None else {"obs_stats": obs_stats})).items()
     }
-    for name in [name for name in state if name.endswith(".kernel")]:
-        state[f"{name.removesuffix('kernel')}weight"] = state.pop(name).T.contiguous()
+    for name in list(state):
+        module, _, last = name.rpartition(".")
+        if last in ("kernel", "scale", "embedding"):
+            array = state.pop(name)
+            state[f"{module}.weight"] = array.T.contiguous() if last == "kernel" and array.ndim == 2 else array
     content = io.BytesIO()
     torch.save(state, content)
     write_atomically(path, content.getvalue())

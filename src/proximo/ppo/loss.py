@@ -79,8 +79,7 @@ def ppo_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """-L_clip + c1 L_value - c2 entropy on one minibatch, and its parts."""
     carry = policy.initial_carry(samples.valid.shape[0])
-    _, outputs = policy.act(params, stats, carry["actor"], samples.obs)
-    _, value = policy.value(params, stats, carry["critic"], samples.obs)
+    _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs)
     log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
     entropy = masked_mean(policy.distribution.entropy(outputs, samples.action_mask), samples.valid)
 

@@ -124,8 +124,7 @@ def training_samples(
     params, stats, shape = state.params, state.obs_stats, rollout.reward.shape
     obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
     carry = policy.initial_carry(rollout.reward.size)
-    _, outputs = policy.act(params, stats, carry["actor"], obs)
-    _, value = policy.value(params, stats, carry["critic"], obs)
+    _, outputs, value = policy.act_and_value(params, stats, carry, obs)
     critic_carry, last_value = policy.value(params, stats, rollout.carry["critic"], rollout.last_obs)
 
     advantage, target = advantages(
@@ -187,9 +186,9 @@ def optimize(
         gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
         direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
         critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
+        own_rates = {"critic": rates.learning * critic_share}
         params = {
-            "actor": descend(params["actor"], direction["actor"], rates.learning),
-            "critic": descend(params["critic"], direction["critic"], rates.learning * critic_share),
+            name: descend(part, direction[name], own_rates.get(name, rates.learning)) for name, part in params.items()
         }
         return (params, opt_state), metrics
 

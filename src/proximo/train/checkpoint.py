@@ -45,11 +45,11 @@ class Checkpoint:
     history: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
-    def policy(self) -> PPOAgent:
-        """The policy as it was then."""
+    def policy(self, network: Any = None) -> PPOAgent:
+        """The policy as it was then; `network` as in `PPOAgent.load`."""
         held = {name.removeprefix("train/"): array for name, array in self.program.items()}
         kept = {name: array for name, array in held.items() if name.startswith(("params/", "obs_stats/"))}
-        return PPOAgent.from_tensors(kept, self.agent, self.path)
+        return PPOAgent.from_tensors(kept, self.agent, self.path, network)
 
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""

@@ -23,11 +23,24 @@ from proximo.train.program import CompiledProgram, Program
 
 def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
     """The training program for an environment of either kind."""
+    if agent.policy.torso is not None and config.ppo.optimizers == "separate":
+        raise UserError(
+            "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
+        )
     if isinstance(source, envs.HostSource):
         return HostProgram(source, agent.policy, config)
     copies = (config.env.num_envs, config.env.max_steps_per_episode)
     lanes = shared(lambda: Lanes(source, *copies), "lanes", Same(source), *copies)
     return CompiledProgram(lanes, agent.policy, config)
+
+
+def stacked(source: envs.JaxEnv | envs.HostSource, num: int) -> envs.JaxEnv | envs.HostSource:
+    """`source`, showing its last `num` observations at once; for a JAX environment always the same one, so that what
+    was compiled for it serves again."""
+    if isinstance(source, envs.HostSource):
+        return envs.stacked(source, num)
+    found: envs.JaxEnv = shared(lambda: envs.stacked(source, num), "stacked", Same(source), num)
+    return found
 
 
 def resolve(

@@ -26,7 +26,7 @@ from proximo.train.history import History, Record
 from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
-from proximo.train.prepare import check_spaces, extended, find_resumable, is_complete, make_program, resolve
+from proximo.train.prepare import check_spaces, extended, find_resumable, is_complete, make_program, resolve, stacked
 from proximo.train.program import ProgramState, UpdateReport
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
@@ -44,7 +44,7 @@ class PPOTrainer:
     `env` is an id, an environment of Gymnasium or gymnax, a factory of Gymnasium environments, or a `JaxEnv`. Any
     setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings are taken,
     later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`), `config` (a
-    path, a mapping or a `Config`), and the keywords.
+    path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see docs/networks.md.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class PPOTrainer:
         env: Any = None,
         *,
         agent: PPOAgent | None = None,
+        network: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
         preset: bool = True,
@@ -62,12 +63,16 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
+        source = stacked(source, self.config.env.frame_stack)
+        if agent is not None and network is not None:
+            raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
         if agent is not None:
             self.config = dataclasses.replace(
                 self.config, network=agent.config.network, normalize=agent.config.normalize
             )
         self.env = source
-        self.agent = agent or PPOAgent(source.spec.observation_space, source.spec.action_space, self.config)
+        spec = source.spec
+        self.agent = agent or PPOAgent(spec.observation_space, spec.action_space, self.config, network=network)
         check_spaces(self.agent, source.spec)
         if self.config.track.video:
             check_drawable(source)
@@ -83,17 +88,23 @@ class PPOTrainer:
 
     @classmethod
     def resume(
-        cls, run: str | Path, env: Any = None, *, steps: int | None = None, console: Console | None = None
+        cls,
+        run: str | Path,
+        env: Any = None,
+        *,
+        steps: int | None = None,
+        network: Any = None,
+        console: Console | None = None,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object.
+        where the run's environment was handed in as an object, and `network` where its networks were.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.history, steps)
-        trainer = cls(env, agent=saved.policy(), config=config, out=path, console=console)
+        trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console)
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")

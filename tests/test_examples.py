@@ -1,0 +1,78 @@
+"""The examples run, for a few updates."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from proximo import PPOTrainer
+from proximo.errors import UserError
+from proximo.policy.observation import Features
+
+FOLDER = Path(__file__).parent.parent / "examples"
+FEW = dict(
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=64,
+    epochs_per_update=1,
+    total_timesteps=128,
+    eval_frequency=0,
+    eval_episodes=1,
+    max_steps_per_episode=50,
+    preset=False,
+)
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def same(first, second):
+    return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first, second)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["linen", "nnx", "equinox"])
+def test_own_networks_train_and_are_loaded_again(library, tmp_path):
+    pytest.importorskip("equinox" if library == "equinox" else "flax")
+    example = load(f"own_network_{library}")
+    agent = example.main(out=tmp_path / "run", **FEW)
+    assert agent.act(np.zeros(4)) in (0, 1)
+    with pytest.raises(UserError, match="networks are not built-in ones: hand in again what they were made with"):
+        PPOTrainer.resume(tmp_path / "run", steps=64)
+    resumed = PPOTrainer.resume(tmp_path / "run", steps=64, network=example.network)
+    assert same({name: resumed.agent.params[name] for name in agent.params}, agent.params)
+    if library == "equinox":
+        assert resumed.train()["total_steps"] == 192
+
+
+@pytest.mark.slow
+def test_a_frozen_encoder_stays_as_it_came(tmp_path):
+    encoder, agent = load("pretrained_encoder").main(num_updates=20, out=tmp_path / "run", **FEW)
+    for name in ("actor", "critic"):
+        assert same(encoder, agent.params[name]["encoder"])
+        assert agent.params[name]["hidden"]["bias"].any()
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
+    example = load("pretrained_encoder")
+    encoder = example.layer(jax.random.key(0), example.PIXELS, example.WIDTH)
+    critic = example.encoded_network(encoder, 1, finetune)
+    seen = Features(jnp.zeros((2, 0)), (jnp.ones((2, 10, 10, 4)),))
+    params, carry = critic.init(jax.random.key(1), seen)
+    slopes = jax.grad(lambda params: critic.apply(params, carry, seen)[1].sum())(params)
+    assert bool(slopes["encoder"]["kernel"].any()) is finetune
+    assert slopes["hidden"]["kernel"].any()
+
+
+def test_every_example_is_run():
+    run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder"}
+    assert {file.stem for file in FOLDER.glob("*.py")} == run

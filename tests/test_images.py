@@ -1,0 +1,89 @@
+"""Images stay bytes until a network reads them, on both ways of collecting."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from proximo import PPOAgent, settings
+from proximo.collect.compiled import collect, initial_collect_state
+from proximo.collect.host import HostCollector
+from proximo.envs import make
+from proximo.envs.api import EnvSpec, Transition
+from proximo.envs.compiled.lanes import Lanes
+from proximo.ppo.update import initial_train_state
+
+STEPS, LANES = 4, 2
+IMAGES = {"last": (9, 11, 2), "first": (2, 12, 12)}
+
+
+class Screens(gymnasium.Env):
+    """Every pixel shows the clock; a second entry holds a number."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, shape):
+        self.observation_space = observation_space(shape)
+
+    def reset(self, *, seed=None, options=None):
+        self.clock = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.clock += 1
+        return self._seen(), 0.0, self.clock == 3, False, {}
+
+    def _seen(self):
+        screen = np.full(self.observation_space["screen"].shape, 10 * self.clock, np.uint8)
+        return {"screen": screen, "speed": np.zeros(1, np.float32)}
+
+
+class CompiledScreens:
+    """`Screens` as a `JaxEnv`."""
+
+    def __init__(self, shape):
+        self.shape = shape
+        self.spec = EnvSpec("Screens", observation_space(shape), spaces.Discrete(2))
+
+    def reset(self, key):
+        return jnp.int32(0), Transition(obs=self._obs(jnp.int32(0)))
+
+    def step(self, key, clock, action):
+        return clock + 1, Transition(obs=self._obs(clock + 1), terminated=clock == 2)
+
+    def _obs(self, clock):
+        return {"screen": jnp.full(self.shape, 10 * clock, jnp.uint8), "speed": jnp.zeros(1, jnp.float32)}
+
+
+def observation_space(shape):
+    return spaces.Dict(screen=spaces.Box(0, 255, shape, np.uint8), speed=spaces.Box(-1, 1, (1,)))
+
+
+def prepared(shape, **keywords):
+    small = dict(rollout_length=STEPS, num_envs=LANES, minibatch_size=4, hidden_sizes=[4], workers=0, groups=1)
+    config = settings.build(settings.from_keywords(small | keywords))
+    agent = PPOAgent(observation_space(shape), spaces.Discrete(2), config)
+    return config, agent, initial_train_state(agent.params, agent.obs_stats, config)
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+def test_images_stay_bytes_until_the_device(layout):
+    shape = IMAGES[layout]
+    config, agent, train = prepared(shape)
+    with make(lambda: Screens(shape)).lanes(LANES, config.env) as env:
+        collector = HostCollector(env, agent.policy, config)
+        on_host = collector.collect(train, collector.start(0), bool).rollout
+    lanes = Lanes(CompiledScreens(shape), LANES)
+    start = initial_collect_state(lanes, agent.policy, config)
+    compiled = jax.jit(lambda train, start: collect(train, start, lanes, agent.policy, config)[1])(train, start)
+    for rollout in (on_host, compiled):
+        assert rollout.obs["screen"].dtype == rollout.final_obs["screen"].dtype == np.uint8
+        assert rollout.obs["screen"].shape == (STEPS, LANES, *shape)
+        assert rollout.obs["screen"][:, 0].max(axis=(1, 2, 3)).tolist() == [0, 10, 20, 0]
+    np.testing.assert_array_equal(on_host.action, compiled.action)
+    features = agent.policy.adapter(jax.tree.map(lambda leaf: leaf[1], on_host.obs))
+    height, width, channels = shape if layout == "last" else (*shape[1:], shape[0])
+    assert [image.shape for image in features.images] == [(LANES, height, width, channels)]
+    np.testing.assert_allclose(features.images[0], 10 / 255, rtol=1e-6)
