@@ -1,8 +1,8 @@
 """Steps per second with images: `python bench/images.py`.
 
 Random bytes as frames, of MinAtar's size and of Atari's, from an environment in JAX that costs next to nothing, so that
-what is measured is the network: collecting with it, and learning (8 environments, 128 steps, 4 epochs of minibatches of
-256, one hidden layer of 256). Medians of REPEATS updates, by turns.
+what is measured is the network: collecting with it, and learning (8 environments, 32 steps, 4 epochs of minibatches of
+64, one hidden layer of 256). Medians of REPEATS updates, by turns.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Training:
     def __init__(self, shape: tuple[int, ...], cnn: str, torso: str):
         chosen = dict(
             num_envs=8,
-            rollout_length=128,
+            rollout_length=32,
             epochs_per_update=4,
-            minibatch_size=256,
+            minibatch_size=64,
             hidden_sizes=[256],
             activation="relu",
             cnn=cnn,

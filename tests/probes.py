@@ -152,6 +152,23 @@ class BinarySwitches(Switches):
     action_space = spaces.MultiBinary(3)
 
 
+class Recall(Probe):
+    """Two steps. The first shows the cue as 1 or 2, the second 0; reward 1 if the second action matches the cue."""
+
+    name = "recall"
+    observation_space = spaces.Discrete(3, dtype=np.int32)
+
+    def observe(self, clock, cue):
+        return jnp.where(clock == 0, jnp.where(cue > 0, 2, 1), 0).astype(jnp.int32)
+
+    def step(self, key, state, action):
+        clock, cue = state
+        last = clock == 1
+        right = last & ((action == 1) == (cue > 0))
+        moved = Transition(obs=self.observe(clock + 1, cue), reward=right.astype(jnp.float32), terminated=last)
+        return (clock + 1, cue), moved
+
+
 class Counter(Probe):
     """Counts its steps and never ends by itself; the observation is the clock. For tests of bookkeeping."""
 

@@ -70,11 +70,18 @@ def test_forbidden_actions_are_never_taken(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian"])
-def test_continuous_actions_reach_their_targets(distribution, tmp_path):
-    agent = trained(
-        probes.Aim(), tmp_path, continuous=distribution, entropy_coef=0, initial_std=0.5, total_timesteps=60_000
-    )
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"continuous": "gaussian", "initial_std": 0.5},
+        {"continuous": "tanh_gaussian", "initial_std": 0.5},
+        {"std": "state", "initial_std": 0.5},
+        {"continuous": "beta"},
+    ],
+    ids=["gaussian", "tanh_gaussian", "state", "beta"],
+)
+def test_continuous_actions_reach_their_targets(settings, tmp_path):
+    agent = trained(probes.Aim(), tmp_path, entropy_coef=0, total_timesteps=60_000, **settings)
     assert agent.act(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([[3.0], [-1.0]]), abs=0.35)
 
 
@@ -98,12 +105,19 @@ def test_every_component_of_an_action_is_learnt(probe, tmp_path):
             "entropy_coef_schedule": "linear",
             "max_grad_norm": None,
         },
+        {"torso": "shared", "layer_norm": True},
     ],
-    ids=["separate", "normalized", "adaptive", "target-kl"],
+    ids=["separate", "normalized", "adaptive", "target-kl", "torso"],
 )
 def test_every_variant_learns(settings, tmp_path):
     agent = trained(probes.MatchTheCue(), tmp_path, **settings)
     assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [1, 0]
+
+
+@pytest.mark.slow
+def test_what_was_seen_before_is_in_the_stack(tmp_path):
+    agent = trained(probes.Recall(), tmp_path, frame_stack=2, embed=3)
+    assert agent.act(np.array([[1, 0], [2, 0]])).tolist() == [0, 1]
 
 
 def test_probe_rewards_are_what_they_say():

@@ -16,7 +16,6 @@ ATTEMPTS = 8
 """Of each gamma variate. One fails in 4.9 % of the cases at most, all of them in less than 4e-11."""
 EDGE = 1e-6
 """How near actions come to the ends of 0..1, where their density may be 0 and its logarithm is not finite."""
-TINY = 1e-8
 
 
 def gamma_sample(
@@ -40,9 +39,10 @@ def gamma_sample(
 class Beta:
     """Independent Beta distributions on 0..1, which is stretched onto the bounds.
 
-        p(x) = x^(a-1) (1-x)^(b-1) / B(a, b),    a = 1 + softplus(first half), b = 1 + softplus(second half)
+        p(x) = x^(a-1) (1-x)^(b-1) / B(a, b),    a, b = 1 + (z + sqrt(z^2 + 4)) / 2 for the two halves z of the output
 
-    With a, b > 1 there is one peak, never at an end. Actions are kept as x; the density is that of x.
+    With a, b > 1 there is one peak, never at an end. Not 1 + softplus(z), whose slope vanishes so fast that a shape
+    which has come close to 1 stays there. Actions are kept as x; the density is that of x.
     """
 
     bounds: Bounds
@@ -53,7 +53,7 @@ class Beta:
         return 2 * self.bounds.size
 
     def _shapes(self, params: Float[Array, "*B P"]) -> tuple[Array, Array]:
-        a, b = jnp.split(1 + jax.nn.softplus(params), 2, axis=-1)
+        a, b = jnp.split(1 + jax.nn.squareplus(params), 2, axis=-1)
         return a, b
 
     def noise(self, key: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -67,11 +67,11 @@ class Beta:
     ) -> Float[Array, "*B K"]:
         """x / (x + y) with x ~ Gamma(a) and y ~ Gamma(b)."""
         x, y = jnp.moveaxis(gamma_sample(jnp.stack(self._shapes(params), axis=-2), *noise), -2, 0)
-        return jnp.clip(x / jnp.maximum(x + y, TINY), EDGE, 1 - EDGE)
+        return jnp.clip(x / (x + y), EDGE, 1 - EDGE)
 
     def mode(self, params: Float[Array, "*B P"], mask: None = None) -> Float[Array, "*B K"]:
-        """(a - 1) / (a + b - 2); the middle where both are 1, and nothing is likelier than the rest."""
-        a, b = jnp.split(jax.nn.softplus(params) + TINY, 2, axis=-1)
+        """The mean a / (a + b), not the peak: where a shape is close to 1, that is at an end, far from most actions."""
+        a, b = self._shapes(params)
         return jnp.clip(a / (a + b), EDGE, 1 - EDGE)
 
     def log_prob(
