@@ -191,3 +191,61 @@ class Notes(Console):
 
     def note(self, sentence):
         self.said.append(sentence)
+
+
+class LongRecall(Probe):
+    """Five steps. The first shows the cue, the others nothing; reward 1 if the last action matches the cue. A policy
+    that sees only what is there gets 0.5."""
+
+    name = "long-recall"
+    length = 5
+
+    def observe(self, clock, cue):
+        return jnp.where(clock == 0, cue, 0.0)[None]
+
+    def step(self, key, state, action):
+        clock, cue = state
+        last = clock == self.length - 1
+        right = last & ((action == 1) == (cue > 0))
+        moved = Transition(obs=self.observe(clock + 1, cue), reward=right.astype(jnp.float32), terminated=last)
+        return (clock + 1, cue), moved
+
+
+class Everything(Probe):
+    """Memory, masks, a dictionary to see and a dictionary to do at once. Four steps; the first shows a cue. At the end
+    the choice must be the cue's (worth 1, one of four choices is always forbidden, and would cost 10), the switch must be
+    on, and the dial must point to where the cue says (worth 1 at most)."""
+
+    name = "everything"
+    length = 4
+    observation_space = spaces.Dict(
+        {"cue": spaces.Discrete(3, dtype=np.int32), "clock": spaces.Box(0.0, 1.0, (1,), np.float32)}
+    )
+    action_space = spaces.Dict(
+        {
+            "choice": spaces.Discrete(4, dtype=np.int32),
+            "dial": spaces.Box(-1.0, 3.0, (1,), np.float32),
+            "switch": spaces.MultiBinary(1),
+        }
+    )
+    mask = (True, True, True, False, True, True)  # the four choices, and the two of the switch
+
+    def reset(self, key):
+        state, first = super().reset(key)
+        return state, first.replace(action_mask=jnp.array(self.mask))
+
+    def observe(self, clock, cue):
+        shown = jnp.where(clock == 0, jnp.where(cue > 0, 2, 1), 0).astype(jnp.int32)
+        return {"cue": shown, "clock": (clock.astype(jnp.float32) / self.length)[None]}
+
+    def step(self, key, state, action):
+        clock, cue = state
+        last = clock == self.length - 1
+        right = action["choice"] == jnp.where(cue > 0, 2, 1)
+        near = jnp.maximum(0.0, 1 - jnp.abs(action["dial"][0] - jnp.where(cue > 0, 2.0, 0.0)))
+        earned = right.astype(jnp.float32) + near + action["switch"][0].astype(jnp.float32)
+        reward = jnp.where(last, earned, 0.0) - 10.0 * (action["choice"] == 3).astype(jnp.float32)
+        moved = Transition(
+            obs=self.observe(clock + 1, cue), reward=reward, terminated=last, action_mask=jnp.array(self.mask)
+        )
+        return (clock + 1, cue), moved

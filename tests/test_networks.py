@@ -10,12 +10,22 @@ import pytest
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
+from proximo.policy.build import build_networks
 from proximo.policy.encoders import PatchConv, max_pool
 from proximo.policy.layers import product
-from proximo.policy.networks import build_actor, build_critic
 from proximo.policy.observation import Features
 
 CONFIG = NetworkConfig(hidden_sizes=(8, 16))
+
+
+def build_actor(network, num_outputs, num_log_std):
+    return build_networks(network, num_outputs, num_log_std)["actor"]
+
+
+def build_critic(network):
+    return build_networks(network, 1, 0)["critic"]
+
+
 ACTOR, CRITIC = build_actor(CONFIG, 4, 0), build_critic(CONFIG)
 KEY = jax.random.key(0)
 init_actor, init_critic = jax.jit(ACTOR.init), jax.jit(CRITIC.init)

@@ -92,6 +92,11 @@ class PPOConfig:
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
     entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
+    sequence_length: int | None = setting(
+        None,
+        "Steps that networks with memory learn through at once; null: as many as divide the rollout and the minibatch.",
+        at_least=1,
+    )
     max_grad_norm: float | None = setting(0.5, "Global norm that gradients are clipped to; null: no clipping.", above=0)
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
         "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
@@ -116,6 +121,11 @@ class NetworkConfig:
         (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
     )
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
+    memory: Literal["none", "gru", "lstm"] = setting(
+        "none",
+        "What is remembered from step to step: nothing, or what a recurrent cell after the hidden layers holds.",
+    )
+    memory_size: int = setting(64, "Numbers that the recurrent cell remembers (an LSTM twice as many).", at_least=1)
     layer_norm: bool = setting(False, "Standardise each hidden layer (LayerNorm), before its activation.")
     cnn: Literal["auto", "small", "nature", "impala"] = setting(
         "auto", "What reads images: by their size, one or two layers, Atari's three (from 36 x 36), or IMPALA's ResNet."
@@ -238,6 +248,11 @@ class Config:
         return self.frames_per_batch // self.ppo.minibatch_size
 
     @property
+    def sequence_length(self) -> int:
+        """Steps that networks with memory learn through at once."""
+        return self.ppo.sequence_length or math.gcd(self.ppo.rollout_length, self.ppo.minibatch_size)
+
+    @property
     def num_updates(self) -> int:
         """Updates that reach `train.total_timesteps`."""
         return -(-self.train.total_timesteps // self.frames_per_batch)
@@ -254,6 +269,14 @@ def check(config: Config) -> Config:
             f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
             f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
         )
+    if ppo.sequence_length is not None:
+        for name in ("rollout_length", "minibatch_size"):
+            if getattr(ppo, name) % ppo.sequence_length:
+                longest = math.gcd(ppo.rollout_length, ppo.minibatch_size)
+                raise UserError(
+                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={getattr(ppo, name)}; the "
+                    f"longest that divides the rollout and the minibatch is {longest}, and null takes that."
+                )
     if ppo.normalize_advantages == "minibatch" and ppo.minibatch_size == 1:
         raise UserError(
             "ppo.minibatch_size=1 leaves nothing to standardise with ppo.normalize_advantages=minibatch; "

@@ -206,7 +206,7 @@ class CompiledEvaluator:
             env=env_state,
             obs=moved.obs,
             action_mask=moved.action_mask,
-            carry=where_lane(moved.ended, empty, memory),
+            carry=where_lane(moved.ended | ~moved.valid, empty, memory),
             returned=jnp.where(moved.ended, 0.0, returned),
             length=jnp.where(moved.ended, 0, length),
             done=state.done + moved.ended.astype(jnp.int32),
@@ -281,9 +281,10 @@ class HostEvaluator:
                     if moved.valid[row := lane - part.start]:
                         finished[lane].append((returned[lane], length[lane], success[row]))
                     returned[lane], length[lane] = 0, 0
-                if ended.any():
+                anew = ended | ~moved.valid
+                if self.actions.policy.recurrent and anew.any():
                     empty = jax.tree.map(jnp.zeros_like, carry[b])
-                    carry[b] = where_lane(jnp.asarray(ended), empty, carry[b])
+                    carry[b] = where_lane(jnp.asarray(anew), empty, carry[b])
         self.notices += env.notices
         env.notices.clear()
         counted = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]

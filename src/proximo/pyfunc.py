@@ -15,7 +15,12 @@ class PyFunc:
         self.agent = agent
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
-        """The most likely action for one observation or a batch; `params={"deterministic": False}` draws one."""
+        """The most likely action for one observation or a batch; `params={"deterministic": False}` draws one.
+
+        A policy with memory takes each call for the start of episodes, unless `params={"goes_on": True}`.
+        """
+        if not (params or {}).get("goes_on", False):
+            self.agent.reset()
         obs = model_input.to_numpy() if hasattr(model_input, "to_numpy") else model_input  # a table has one in each row
         return self.agent.act(obs, deterministic=(params or {}).get("deterministic", True))
 

@@ -81,7 +81,7 @@ def collect(
             env=env_state,
             obs=moved.obs,
             action_mask=moved.action_mask,
-            carry=state.carry | {"actor": where_lane(moved.ended, empty, memory)},
+            carry=state.carry | {"actor": where_lane(moved.ended | ~moved.valid, empty, memory)},
             length=jnp.where(moved.ended, 0, length),
             returned=jnp.where(moved.ended, 0.0, returned),
         )

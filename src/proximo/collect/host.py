@@ -160,7 +160,7 @@ class HostCollector:
         return self._pack((part_of(train.params, "actor"), train.obs_stats)), noise
 
     def _receive(self, b: int, t: int, carry: Tree) -> Tree:
-        """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one ended."""
+        """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one begins."""
         moved, slot = self.env.recv(b), self._slots[t][b]
         if moved is not self._moved[b]:
             self._moved[b], self._reported[b] = moved, jax.tree.leaves(_outcome(moved))
@@ -168,8 +168,8 @@ class HostCollector:
             target[...] = value
         if np.count_nonzero(slot.truncated):
             _write(slot.final_obs, moved.final_obs)
-        if self._recurrent and (ended := np.asarray(moved.ended)).any():
-            carry = where_lane(jnp.asarray(ended), _at(self._empty, self._lanes[b]), carry)
+        if self._recurrent and (anew := np.asarray(moved.ended | ~moved.valid)).any():
+            carry = where_lane(jnp.asarray(anew), _at(self._empty, self._lanes[b]), carry)
         return carry
 
     def _collected(self, start: CollectState, memory: Tree) -> Collected:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
@@ -15,6 +16,7 @@ from proximo._version import __version__
 from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.errors import UserError
+from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy, part_of, shared_policy
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
@@ -59,14 +61,29 @@ class PPOAgent:
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
         self._act = jit(self._act_batch, static_argnames="deterministic")
-        self._value = jit(self._value_batch)
+        self._value = jit(self.policy.value)
+        self._memory: dict[str, Tree] = {}
 
     def _fresh(self) -> Tree:
         init = shared(lambda: jit(self.policy.init), "init", Same(self.policy))
         return init(network_key(self.config.seed))
 
+    def reset(self, ended: Any = None) -> None:
+        """Forget, where episodes begin: all of them, or of a batch those where `ended` is true. Only an agent with
+        memory has anything to forget."""
+        if ended is None:
+            self._memory = {}
+            return
+        flags = np.atleast_1d(np.asarray(ended, bool))
+        for name, memory in self._memory.items():
+            if len(flags) != (rows := len(jax.tree.leaves(memory)[0])):
+                raise UserError(f"`ended` must say it for each of the {rows} rows of the batch, not for {len(flags)}.")
+            self._memory[name] = forget(memory, jnp.asarray(flags))
+
     def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
         """The action for one observation or a batch, as the environment takes it.
+
+        An agent with memory remembers from call to call; `reset` tells it where episodes begin.
 
         `action_mask` is true for allowed actions: as the environment gives it, or with a batch axis for a batch. An
         observation's own entry "action_mask" is used where the observation space has none of that name.
@@ -75,15 +92,35 @@ class PPOAgent:
         batch, single = self.policy.adapter.batch(obs)
         mask = self._mask(obs, action_mask, None if single else jax.tree.leaves(batch)[0].shape[0])
         self._key, key = jax.random.split(self._key)
-        action = jax.device_get(self._act(self.params, self.obs_stats, batch, mask, key, deterministic))
+        given = (self.params, self.obs_stats, self._remembered("actor", batch), batch, mask, key)
+        memory, action = self._act(*given, deterministic)
+        self._remember("actor", memory)
+        action = jax.device_get(action)
         return cast(self.policy.action_space, action, single)
 
     def value(self, obs: Tree) -> Any:
-        """The critic's estimate of the discounted return from one observation (a number) or a batch (an array)."""
+        """The critic's estimate of the discounted return from one observation (a number) or a batch (an array).
+
+        It has a memory of its own: with memory, ask for each observation, in order.
+        """
         self._need("critic", "value")
         batch, single = self.policy.adapter.batch(obs)
-        value = np.asarray(self._value(self.params, self.obs_stats, batch))
+        memory, value = self._value(self.params, self.obs_stats, self._remembered("critic", batch), batch)
+        self._remember("critic", memory)
+        value = np.asarray(value)
         return float(value[0]) if single else value
+
+    def _remembered(self, name: str, batch: Tree) -> Tree:
+        """The memory [B, ...] of one network; empty at the start, and where the batch has another size than before."""
+        rows = jax.tree.leaves(batch)[0].shape[0]
+        held = self._memory.get(name)
+        if held is None or jax.tree.leaves(held)[0].shape[0] != rows:
+            return self.policy.initial_carry(rows)[name]
+        return held
+
+    def _remember(self, name: str, memory: Tree) -> None:
+        if self.policy.recurrent:
+            self._memory[name] = memory
 
     def save(self, path: str | Path) -> Path:
         """Write everything to one file; `load` gives an equal agent back."""
@@ -159,17 +196,15 @@ class PPOAgent:
             raise UserError(f"This action mask does not fit: {error}.") from None
         return mask if mask.size else None
 
-    def _act_batch(self, params: Tree, stats: Tree, obs: Tree, mask: Tree, key: jax.Array, deterministic: bool) -> Tree:
-        lanes = jax.tree.leaves(obs)[0].shape[0]
+    def _act_batch(
+        self, params: Tree, stats: Tree, memory: Tree, obs: Tree, mask: Tree, key: jax.Array, deterministic: bool
+    ) -> tuple[Tree, Tree]:
         distribution = self.policy.distribution
-        _, outputs = self.policy.act(params, stats, self.policy.initial_carry(lanes)["actor"], obs)
+        memory, outputs = self.policy.act(params, stats, memory, obs)
         if deterministic:
-            return distribution.to_env(distribution.mode(outputs, mask))
-        return distribution.to_env(distribution.sample(outputs, distribution.noise(key, (lanes,)), mask))
-
-    def _value_batch(self, params: Tree, stats: Tree, obs: Tree) -> jax.Array:
-        lanes = jax.tree.leaves(obs)[0].shape[0]
-        return self.policy.value(params, stats, self.policy.initial_carry(lanes)["critic"], obs)[1]
+            return memory, distribution.to_env(distribution.mode(outputs, mask))
+        noise = distribution.noise(key, (outputs.shape[0],))
+        return memory, distribution.to_env(distribution.sample(outputs, noise, mask))
 
     def _need(self, network: str, verb: str) -> None:
         if network not in self.params:

@@ -34,10 +34,16 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class Network(NamedTuple):
-    """The seam: `init(key, features) -> (params, carry)`, `apply(params, carry, features) -> (carry, output)`."""
+    """The seam: `init(key, features) -> (params, carry)`, `apply(params, carry, features) -> (carry, output)`.
+
+    A network with memory may say how it goes through a sequence faster than step by step: `unroll(params, carry,
+    features, fresh)` with features [T, B, ...] gives the memory after each step and the outputs, both [T, B, ...];
+    memory is empty before the steps where `fresh` [T, B] is true.
+    """
 
     init: Callable[[jax.Array, Any], tuple[Tree, Tree]]
     apply: Callable[[Tree, Tree, Any], tuple[Tree, jax.Array]]
+    unroll: Callable[[Tree, Tree, Any, jax.Array], tuple[Tree, jax.Array]] | None = None
 
 
 class Head(NamedTuple):
@@ -104,25 +110,21 @@ def linen_network(module: nn.Module) -> Network:
     return Network(init, apply)
 
 
-def build_actor(network: NetworkConfig, num_outputs: int, num_log_std: int) -> Network:
-    """The actor: `num_outputs` numbers per lane, of which the last `num_log_std` are free parameters."""
-    return linen_network(Layers(network, actor_head(network, num_outputs, num_log_std)))
+def merged(tree: Tree) -> Tree:
+    """[T, B, ...] to [T * B, ...] in every leaf."""
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)
 
 
-def build_critic(network: NetworkConfig) -> Network:
-    """The critic: one number per lane."""
-    return linen_network(Layers(network, CRITIC_HEAD))
+def split_time(tree: Tree, steps: int, batch: int) -> Tree:
+    """[T * B, ...] to [T, B, ...] in every leaf."""
+    return jax.tree.map(lambda leaf: leaf.reshape(steps, batch, *leaf.shape[1:]), tree)
 
 
-def build_networks(network: NetworkConfig, num_outputs: int, num_log_std: int) -> dict[str, Network]:
-    """Actor and critic, each whole; or, with a shared torso, that and their heads."""
-    if network.torso == "separate":
-        return {"actor": build_actor(network, num_outputs, num_log_std), "critic": build_critic(network)}
-    return {
-        "torso": linen_network(Layers(network, None)),
-        "actor": linen_network(Layers(None, actor_head(network, num_outputs, num_log_std))),
-        "critic": linen_network(Layers(None, CRITIC_HEAD)),
-    }
+def flat_apply(network: Network, params: Tree, inputs: Tree) -> jax.Array:
+    """A network without memory on inputs [T, B, ...], all at once."""
+    steps, batch = jax.tree.leaves(inputs)[0].shape[:2]
+    output: jax.Array = split_time(network.apply(params, (), merged(inputs))[1], steps, batch)
+    return output
 
 
 CRITIC_HEAD = Head(num_outputs=1, gain=1.0)

@@ -24,11 +24,12 @@ def own_networks(given: Any, policy: Any) -> dict[str, Network]:
         raise UserError(f"network must be {WANTED}, or a function of the policy that returns this; not {has}.")
     networks = {}
     for name, pair in made.items():
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(callable, pair)):
+        parts = [part for part in pair if part is not None] if isinstance(pair, tuple) else []
+        if len(parts) not in (2, 3) or not all(map(callable, parts)):
             raise UserError(
                 f"The {name} must be a Network(init, apply), a pair of functions; not {type(pair).__name__}."
             )
-        networks[name] = Network(*pair)
+        networks[name] = Network(*parts)
     return networks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,8 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
-from proximo.policy.networks import build_networks
+from proximo.policy.memory import unrolled
+from proximo.policy.networks import merged, split_time
 from proximo.policy.normalize import RunningStats, initial_stats, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
 from proximo.policy.own import check_output, check_params, own_networks
@@ -140,6 +142,28 @@ class Policy:
             critics, value = self.critic.apply(params["critic"], carry["critic"][1], read)
             actor_carry, critic_carry = (memory, own), (memory, critics)
         return {"actor": actor_carry, "critic": critic_carry}, outputs, value[:, 0]
+
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether anything is remembered from one step to the next."""
+        return bool(jax.tree.leaves(self.initial_carry(1)))
+
+    def unroll(
+        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, fresh: jax.Array
+    ) -> tuple[Tree, jax.Array, jax.Array]:
+        """Both over observations [T, B, ...], from the memory `carry` [B, ...], which is empty before the steps where
+        `fresh` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
+        read: Any = split_time(self.features(stats, merged(obs)), *fresh.shape)
+        memory = dict(carry)
+        own = {name: carry[name] if self.torso is None else carry[name][1] for name in carry}
+        if self.torso is not None:
+            held, read = unrolled(self.torso, params["torso"], carry["actor"][0], read, fresh)
+        found = {}
+        for name, network in (("actor", self.actor), ("critic", self.critic)):
+            memory[name], found[name] = unrolled(network, params[name], own[name], read, fresh)
+            if self.torso is not None:
+                memory[name] = (held, memory[name])
+        return memory, found["actor"], found["critic"][..., 0]
 
     def _through(self, name: str, params: Tree, carry: Tree, features: Features) -> tuple[Tree, jax.Array]:
         network = self.actor if name == "actor" else self.critic

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -11,7 +13,7 @@ from proximo.config import PPOConfig
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
-from proximo.ppo.rollout import Samples
+from proximo.ppo.rollout import Samples, flatten_lanes
 
 Tree = Any
 Metrics = dict[str, Any]
@@ -68,6 +70,11 @@ def explained_variance(
     return jnp.where(lowest == highest, jnp.nan, 1 - variance(target - value) / variance(target))
 
 
+def in_time(sequences: Tree) -> Tree:
+    """[B, S, ...] to [S, B, ...] in every leaf."""
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences)
+
+
 def ppo_loss(
     params: Tree,
     stats: RunningStats | None,
@@ -77,9 +84,15 @@ def ppo_loss(
     clip_epsilon: Float[Array, ""],
     entropy_coef: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Metrics]:
-    """-L_clip + c1 L_value - c2 entropy on one minibatch, and its parts."""
-    carry = policy.initial_carry(samples.valid.shape[0])
-    _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs)
+    """-L_clip + c1 L_value - c2 entropy on one minibatch, and its parts. With memory, a minibatch is one of sequences
+    [B, S], each from the memory that it started from when it was collected."""
+    if samples.memory is None or samples.fresh is None:
+        carry = policy.initial_carry(samples.valid.shape[0])
+        _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs)
+    else:
+        memory, fresh, samples = samples.memory, in_time(samples.fresh), in_time(replace(samples, memory=None))
+        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh)
+        outputs, value, samples = flatten_lanes((outputs, value, samples))
     log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
     entropy = masked_mean(policy.distribution.entropy(outputs, samples.action_mask), samples.valid)
 

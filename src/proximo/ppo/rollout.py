@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 Tree = Any
@@ -31,6 +33,11 @@ class Rollout:
     def ended(self) -> Array:
         return self.terminated | self.truncated
 
+    @property
+    def forgotten(self) -> Array:
+        """[T, L] after which steps memory is empty: where an episode ended, and where nothing counted."""
+        return self.ended | ~self.valid
+
 
 @struct.dataclass
 class Episodes:
@@ -53,6 +60,20 @@ class Samples:
     advantage: jax.Array  # [N]
     target: jax.Array  # [N] advantage + value
     valid: jax.Array  # [N] bool
+    fresh: jax.Array | None = None  # [N] bool: an episode starts here; None for networks without memory
+    memory: Tree = None  # [N, ...] what was remembered before each step; in sequences, before the first
+
+
+def in_sequences(samples: Samples, num_lanes: int, length: int) -> Samples:
+    """Samples [T * L, ...] as sequences [T / length * L, length, ...]: pieces of a lane in time order, each with the
+    memory that it starts from."""
+
+    def pieces(leaf: jax.Array) -> jax.Array:
+        split = leaf.reshape(-1, length, num_lanes, *leaf.shape[1:])
+        return jnp.moveaxis(split, 1, 2).reshape(-1, length, *leaf.shape[1:])
+
+    sequences = jax.tree.map(pieces, samples)
+    return replace(sequences, memory=jax.tree.map(lambda leaf: leaf[:, 0], sequences.memory))
 
 
 def flatten_lanes(tree: Tree) -> Tree:

@@ -11,13 +11,14 @@ import optax
 from flax import struct
 
 from proximo.config import Config
+from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.buffer import buffer_metrics
 from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
 from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
-from proximo.ppo.rollout import Rollout, Samples, flatten_lanes
+from proximo.ppo.rollout import Rollout, Samples, flatten_lanes, in_sequences
 from proximo.seeding import Keys, training_keys
 
 Tree = Any
@@ -120,19 +121,20 @@ def normalized_rewards(
 def training_samples(
     state: TrainState, rollout: Rollout, reward: jax.Array, policy: Policy, config: Config
 ) -> tuple[Samples, Tree]:
-    """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened."""
-    params, stats, shape = state.params, state.obs_stats, rollout.reward.shape
-    obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
-    carry = policy.initial_carry(rollout.reward.size)
-    _, outputs, value = policy.act_and_value(params, stats, carry, obs)
-    critic_carry, last_value = policy.value(params, stats, rollout.carry["critic"], rollout.last_obs)
-
+    """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened; and
+    the critic's memory at the end."""
+    params, stats = state.params, state.obs_stats
+    if policy.recurrent:
+        seen = with_memory(params, stats, rollout, policy)
+    else:
+        seen = without_memory(params, stats, rollout, policy)
+    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs)
     advantage, target = advantages(
         reward,
-        value.reshape(shape),
+        seen.value,
         rollout.terminated,
         rollout.truncated,
-        final_values(params, stats, rollout, policy),
+        final_values(params, stats, rollout, seen.critic_memory, policy),
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
@@ -141,39 +143,76 @@ def training_samples(
     advantage = advantage.reshape(-1)
     if config.ppo.normalize_advantages == "batch":
         advantage = standardize_advantages(advantage, valid)
+    obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
     samples = Samples(
         obs=obs,
         action_mask=mask,
         action=action,
-        log_prob=policy.distribution.log_prob(outputs, action, mask),
-        value=value,
+        log_prob=policy.distribution.log_prob(flatten_lanes(seen.outputs), action, mask),
+        value=seen.value.reshape(-1),
         advantage=advantage,
         target=target.reshape(-1),
         valid=valid,
+        fresh=seen.fresh,
+        memory=seen.memory,
     )
-    return samples, critic_carry
+    return samples, seen.critic_carry
 
 
-def final_values(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> jax.Array:
-    """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one."""
+@struct.dataclass
+class Seen:
+    """What the networks make of a rollout, before they learn from it."""
 
-    def step(carry: Tree, now: tuple[Tree, jax.Array]) -> tuple[Tree, jax.Array]:
-        final_obs, truncated = now
+    outputs: jax.Array  # [T, L, P]
+    value: jax.Array  # [T, L]
+    critic_memory: Tree  # [T, L, ...] after each step
+    critic_carry: Tree  # [L, ...] at the end of the rollout
+    fresh: jax.Array | None  # [T * L]
+    memory: Tree  # [T * L, ...] before each step
+
+
+def without_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> Seen:
+    steps, lanes = rollout.reward.shape
+    carry = policy.initial_carry(steps * lanes)
+    _, outputs, value = policy.act_and_value(params, stats, carry, flatten_lanes(rollout.obs))
+    empty = rollout.carry["critic"]
+    return Seen(outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes), empty, empty, None, None)
+
+
+def with_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> Seen:
+    """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
+    forgotten = jnp.asarray(rollout.forgotten)
+    fresh = jnp.concatenate([jnp.zeros_like(forgotten[:1]), forgotten[:-1]])
+    memory, outputs, value = policy.unroll(params, stats, rollout.carry, rollout.obs, fresh)
+    before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), rollout.carry, memory)
+    last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
+    carry = forget(last, forgotten[-1])
+    return Seen(outputs, value, memory["critic"], carry, fresh.reshape(-1), flatten_lanes(before))
+
+
+def final_values(params: Tree, stats: RunningStats | None, rollout: Rollout, memory: Tree, policy: Policy) -> jax.Array:
+    """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
+    `memory` [T, L, ...] after the step."""
+
+    def step(_: None, now: tuple[Tree, jax.Array, Tree]) -> tuple[None, jax.Array]:
+        final_obs, truncated, carry = now
         evaluate = lambda: policy.value(params, stats, carry, final_obs)[1]  # noqa: E731
-        return carry, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
+        return None, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
 
-    return jax.lax.scan(step, rollout.carry["critic"], (rollout.final_obs, rollout.truncated))[1]
+    return jax.lax.scan(step, None, (rollout.final_obs, rollout.truncated, memory))[1]
 
 
 def optimize(
     state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config, watch: bool = False
 ) -> tuple[Tree, Tree, Metrics]:
-    """Epochs of shuffled minibatches; every epoch visits every sample exactly once.
+    """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
 
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
     ppo = config.ppo
     key = jax.random.fold_in(state.keys.shuffle, state.update)
+    if samples.memory is not None:
+        samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
     size = samples.valid.shape[0]
 
     def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
@@ -195,7 +234,7 @@ def optimize(
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
-        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, ppo.minibatch_size, *leaf.shape[1:])  # noqa: E731
+        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
         learner, metrics = jax.lax.scan(step, learner, jax.tree.map(rows, samples))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}

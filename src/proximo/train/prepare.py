@@ -27,6 +27,11 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config:
         raise UserError(
             "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
         )
+    if config.ppo.sequence_length is not None and not agent.policy.recurrent:
+        raise UserError(
+            f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "
+            f"or set network.memory to gru or lstm."
+        )
     if isinstance(source, envs.HostSource):
         return HostProgram(source, agent.policy, config)
     copies = (config.env.num_envs, config.env.max_steps_per_episode)

@@ -1,0 +1,429 @@
+"""Networks that remember: the cells, the way through time, and what can be learned only with memory."""
+
+import dataclasses
+
+import flax.linen as nn
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import probes
+from proximo import PPOAgent, PPOTrainer, settings
+from proximo.config import Config, NetworkConfig, NormalizeConfig
+from proximo.errors import UserError
+from proximo.policy.memory import GRU, LSTM, forget, unrolled
+from proximo.policy.networks import Network
+from proximo.policy.policy import Policy
+from proximo.ppo.rollout import Samples, in_sequences
+from proximo.ppo.update import training_samples
+
+BOX, FOUR = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4)
+
+
+def policy_with(memory="gru", **network):
+    return Policy(
+        BOX, FOUR, NetworkConfig(hidden_sizes=(5,), memory=memory, memory_size=6, **network), NormalizeConfig()
+    )
+
+
+def random(shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+# The cells, against Flax's own
+
+
+def test_a_gru_is_that_of_flax():
+    ours, theirs = GRU(4), nn.GRUCell(4)
+    x, h = random((2, 3)), random((2, 4), 1)
+    params = ours.init(jax.random.key(0), x)["params"]
+    params = params | {"bias": random(4, 2), "inner": params["inner"] | {"bias": random(12, 3)}}
+    wx, wh = (jnp.split(params[part]["kernel"], 3, axis=-1) for part in ("inner", "recurrent"))
+    bias = jnp.split(params["inner"]["bias"], 3)
+    given = {f"i{gate}": {"kernel": wx[i], "bias": bias[i]} for i, gate in enumerate("rzn")}
+    given |= {f"h{gate}": {"kernel": wh[i]} for i, gate in enumerate("rz")}
+    given["hn"] = {"kernel": wh[2], "bias": params["bias"]}
+    expected, _ = theirs.apply({"params": given}, h, x)
+    projected = ours.apply({"params": params}, x, method="project")
+    (found,), output = ours.apply({"params": params}, (h,), projected, method="step")
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found, output)
+
+
+def test_an_lstm_is_that_of_flax():
+    ours, theirs = LSTM(4), nn.OptimizedLSTMCell(4)
+    x, c, h = random((2, 3)), random((2, 4), 1), random((2, 4), 2)
+    params = ours.init(jax.random.key(0), x)["params"]
+    assert params["bias"].tolist() == [0] * 4 + [1] * 4 + [0] * 8
+    params = params | {"bias": random(16, 3)}
+    wx, wh = (jnp.split(params[part]["kernel"], 4, axis=-1) for part in ("inner", "recurrent"))
+    bias = jnp.split(params["bias"], 4)
+    given = {f"i{gate}": {"kernel": wx[i]} for i, gate in enumerate("ifgo")}
+    given |= {f"h{gate}": {"kernel": wh[i], "bias": bias[i]} for i, gate in enumerate("ifgo")}
+    (expected_c, expected_h), _ = theirs.apply({"params": given}, (c, h), x)
+    projected = ours.apply({"params": params}, x, method="project")
+    (found_c, found_h), _ = ours.apply({"params": params}, (c, h), projected, method="step")
+    np.testing.assert_allclose(found_c, expected_c, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found_h, expected_h, rtol=1e-5, atol=1e-6)
+
+
+def test_each_gate_starts_orthogonal():
+    kernel = GRU(4).init(jax.random.key(0), jnp.zeros((1, 4)))["params"]["recurrent"]["kernel"]
+    for gate in jnp.split(kernel, 3, axis=-1):
+        np.testing.assert_allclose(gate @ gate.T, np.eye(4), atol=1e-5)
+
+
+# Through time
+
+
+FRESH = jnp.array([[False, True], [False, False], [True, False], [False, True]])
+
+
+def by_steps(policy, params, carry, obs, fresh):
+    """One step after the other, as in collection."""
+    outputs, values = [], []
+    for t in range(len(fresh)):
+        carry = forget(carry, fresh[t])
+        carry, output, value = policy.act_and_value(params, None, carry, obs[t])
+        outputs.append(output)
+        values.append(value)
+    return carry, jnp.stack(outputs), jnp.stack(values)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
+    policy = policy_with(memory, torso=torso)
+    params = policy.init(jax.random.key(0))
+    carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
+    obs = random((4, 2, 3))
+    memories, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
+    last, expected_outputs, expected_values = by_steps(policy, params, carry, obs, FRESH)
+    np.testing.assert_allclose(outputs, expected_outputs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(jax.tree.leaves(memories), jax.tree.leaves(last), strict=True):
+        np.testing.assert_allclose(found[-1], expected, rtol=1e-5, atol=1e-6)
+    assert policy.recurrent
+    assert not policy_with("none").recurrent
+
+
+def test_a_fresh_start_forgets_everything_before():
+    policy = policy_with("lstm")
+    params = policy.init(jax.random.key(0))
+    obs = random((4, 2, 3))
+    for seed in (1, 2):
+        other = jax.tree.map(lambda leaf, seed=seed: random(leaf.shape, seed), policy.initial_carry(2))
+        outputs = policy.unroll(params, None, other, obs, FRESH)[1]
+        if seed == 1:
+            first = outputs
+    np.testing.assert_array_equal(first[:, 1], outputs[:, 1])  # lane 1 starts anew at once
+    assert not np.allclose(first[0, 0], outputs[0, 0])
+    np.testing.assert_array_equal(first[2:, 0], outputs[2:, 0])  # lane 0 from its third step on
+
+
+def test_a_network_without_an_unroll_of_its_own_goes_step_by_step():
+    """carry' = carry + x, output = carry': running sums."""
+    sums = Network(lambda key, x: ((), (x,)), lambda params, carry, x: ((carry[0] + x,), carry[0] + x))
+    inputs = jnp.arange(1.0, 9.0).reshape(4, 2, 1)
+    memory, outputs = unrolled(sums, (), (jnp.array([[10.0], [20.0]]),), inputs, FRESH)
+    assert outputs[..., 0].tolist() == [[11.0, 2.0], [14.0, 6.0], [5.0, 12.0], [12.0, 8.0]]
+    np.testing.assert_array_equal(memory[0], outputs)
+
+
+def test_sequences_are_pieces_of_lanes_in_time_order():
+    """Four steps, two lanes, pieces of two: samples are numbered 10 * step + lane."""
+    numbers = jnp.array([[10 * t + lane for lane in range(2)] for t in range(4)]).reshape(-1)
+    flags = numbers > 15
+    samples = Samples(
+        numbers, None, numbers, *[numbers.astype(jnp.float32)] * 4, flags, flags, (numbers[:, None] * 1.0,)
+    )
+    pieces = in_sequences(samples, 2, 2)
+    assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
+    assert pieces.memory[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
+    assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
+
+
+SMALL = dict(num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=32, hidden_sizes=[8], preset=False)
+
+
+def collected(trainer):
+    """A rollout of the trainer's environment, and what the networks make of it."""
+    from proximo.collect.compiled import collect
+
+    program = trainer.program
+    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
+    state, _ = program.run(state, 2)
+    _, rollout, _ = collect(state.train, state.collect, program.env, program.policy, trainer.config)
+    return state, rollout, training_samples(state.train, rollout, rollout.reward, program.policy, trainer.config)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
+    """The actions follow from the same noise and what is computed afterwards, through ends of episodes."""
+    trainer = PPOTrainer(probes.LongRecall(), memory=memory, torso=torso, **SMALL)
+    state, rollout, (samples, _) = collected(trainer)
+    assert rollout.ended.any()
+    policy = trainer.agent.policy
+    fresh = samples.fresh.reshape(8, 4)
+    outputs = policy.unroll(state.train.params, None, rollout.carry, rollout.obs, fresh)[1]
+    noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
+    np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
+    expected = policy.distribution.log_prob(outputs, rollout.action, None)
+    np.testing.assert_allclose(samples.log_prob.reshape(8, 4), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [None, 2, 8])
+def test_the_first_pass_finds_the_policy_unchanged(length):
+    """Whatever the length of sequences: each starts from what was remembered then, so the ratio is 1."""
+    trainer = PPOTrainer(probes.LongRecall(), memory="gru", sequence_length=length, **SMALL)
+    program = trainer.program
+    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
+    _, reports = program.run(state, 3)
+    for report in reports:
+        assert report.metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-9)
+        assert report.metrics["ppo/clip_fraction"] == 0
+
+
+class Cut(probes.Probe):
+    """Shows the cue, then nothing; cut after three steps, never terminated. What it pays is the cue: the value of the
+    last observation can be known only from memory."""
+
+    name = "cut"
+
+    def observe(self, clock, cue):
+        return jnp.where(clock == 0, cue, 0.0)[None]
+
+    def step(self, key, state, action):
+        clock, cue = state
+        moved = probes.Transition(obs=self.observe(clock + 1, cue), reward=cue, truncated=clock == 2)
+        return (clock + 1, cue), moved
+
+
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
+    trainer = PPOTrainer(Cut(), memory="gru", torso=torso, **SMALL)
+    state, rollout, (samples, carry) = collected(trainer)
+    policy, params = trainer.agent.policy, state.train.params
+    # By hand: step by step, the critic alone, with a look at the final observation where it was cut.
+    memory, values, finals = rollout.carry["critic"], [], []
+    for t in range(8):
+        memory, value = policy.value(params, None, memory, rollout.obs[t])
+        values.append(value)
+        finals.append(policy.value(params, None, memory, rollout.final_obs[t])[1])
+        memory = forget(memory, rollout.ended[t])
+    last = policy.value(params, None, memory, rollout.last_obs)[1]
+    for found, expected in zip(jax.tree.leaves(carry), jax.tree.leaves(memory), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    following = jnp.concatenate([jnp.stack(values)[1:], last[None]])
+    following = jnp.where(rollout.truncated, jnp.stack(finals), following)
+    gamma, decay = trainer.config.ppo.gamma, trainer.config.ppo.gae_lambda
+    advantage, expected = jnp.zeros(4), []
+    for t in reversed(range(8)):
+        delta = rollout.reward[t] + gamma * following[t] - values[t]
+        advantage = delta + gamma * decay * jnp.where(rollout.ended[t], 0.0, advantage)
+        expected.append(advantage)
+    assert rollout.truncated.any()
+    np.testing.assert_allclose(samples.advantage.reshape(8, 4), jnp.stack(expected[::-1]), rtol=1e-4, atol=1e-5)
+
+
+# Settings
+
+
+def test_sequences_must_divide_rollout_and_minibatch():
+    with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64, and null"):
+        settings.build({"ppo.sequence_length": 3})
+    with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
+        settings.build({"ppo.sequence_length": 128})
+    assert Config().sequence_length == 64
+    assert settings.build({"ppo.sequence_length": 16}).sequence_length == 16
+
+
+def test_sequences_without_memory_are_refused():
+    with pytest.raises(UserError, match="has no effect on networks without memory"):
+        PPOTrainer(probes.LongRecall(), sequence_length=4, **SMALL)
+
+
+# Acting
+
+
+def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
+    config = settings.build({"network.memory": "gru", "network.memory_size": 8})
+    agent = PPOAgent(BOX, FOUR, config)
+    obs = np.asarray(random((5, 2, 3)))
+    policy, carry, expected = agent.policy, agent.policy.initial_carry(2), []
+    for t in range(5):
+        if t == 3:
+            carry = forget(carry, jnp.array([False, True]))
+        carry, _, value = policy.act_and_value(agent.params, None, carry, obs[t])
+        expected.append(value)
+    found = []
+    for t in range(5):
+        if t == 3:
+            agent.reset([False, True])
+        found.append(agent.value(obs[t]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    agent.reset()
+    np.testing.assert_allclose(agent.value(obs[0]), expected[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="each of the 2 rows of the batch, not for 3"):
+        agent.reset([True, False, True])
+    single = agent.value(obs[0, 0])
+    assert single == pytest.approx(float(expected[0][0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_saved_agents_remember_alike(tmp_path, memory, torso):
+    config = settings.build({"network.memory": memory, "network.memory_size": 8, "network.torso": torso})
+    agent = PPOAgent(BOX, FOUR, config)
+    loaded = PPOAgent.load(agent.save(tmp_path / "agent"))
+    actor = PPOAgent.load(agent.save_policy_net(tmp_path / "actor"))
+    for obs in np.asarray(random((4, 2, 3))):
+        assert agent.act(obs).tolist() == loaded.act(obs).tolist() == actor.act(obs).tolist()
+        np.testing.assert_array_equal(agent.value(obs), loaded.value(obs))
+
+
+# Learning
+
+
+FAST = dict(
+    num_envs=16,
+    rollout_length=20,
+    minibatch_size=160,
+    epochs_per_update=4,
+    learning_rate=3e-3,
+    gamma=0.9,
+    hidden_sizes=[32],
+    memory_size=32,
+    eval_frequency=0,
+    eval_episodes=100,
+    total_timesteps=60_000,
+    preset=False,
+)
+
+
+class HostRecall(gymnasium.Env):
+    """`LongRecall` as a Gymnasium environment."""
+
+    observation_space, action_space = probes.UNIT, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.clock, self.cue = 0, float(self.np_random.choice([-1.0, 1.0]))
+        return np.array([self.cue], np.float32), {}
+
+    def step(self, action):
+        self.clock += 1
+        last = self.clock == probes.LongRecall.length
+        return np.zeros(1, np.float32), float(last and (action == 1) == (self.cue > 0)), last, False, {}
+
+
+def score(env, tmp_path, **given):
+    return PPOTrainer(env, out=tmp_path / "run", **(FAST | given)).train()["final_eval"]["return_mean"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_what_was_seen_is_recalled_in_a_compiled_environment(tmp_path, memory):
+    assert score(probes.LongRecall(), tmp_path, memory=memory) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_what_was_seen_is_recalled_in_a_host_environment(tmp_path, memory):
+    assert score(HostRecall, tmp_path, memory=memory, workers=0) == 1.0
+
+
+@pytest.mark.slow
+def test_without_memory_it_cannot_be(tmp_path):
+    assert score(probes.LongRecall(), tmp_path) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path, torso):
+    """3 is the best, 1.75 what is possible without memory: the switch, the better half of choices, half the dial."""
+    given = {"memory": "gru", "torso": torso, "embed": 4, "total_timesteps": 150_000, "entropy_coef": 0.001}
+    assert score(probes.Everything(), tmp_path, **given) > 2.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make_env", [probes.LongRecall, HostRecall], ids=["compiled", "host"])
+def test_a_run_with_memory_resumes_to_the_same_bits(tmp_path, make_env):
+    given = FAST | {"memory": "lstm", "total_timesteps": 320 * 12, "every_steps": 320, "eval_frequency": 5}
+    given |= {"eval_episodes": 5, "groups": 1, "workers": 0}
+    whole = PPOTrainer(make_env(), out=tmp_path / "whole", **given)
+    whole.train()
+    part = PPOTrainer(make_env(), out=tmp_path / "part", **given)
+    part.train(lambda metrics: metrics["update"] < 7)
+    assert PPOTrainer.resume(tmp_path / "part", make_env(), steps=320 * 5).train()["updates"] == 12
+    files = [tmp_path / name / "models" / "final_actor.safetensors" for name in ("whole", "part")]
+    saved = [PPOAgent.load(file) for file in files]
+    for one, other in zip(*(jax.tree.leaves(agent.params) for agent in saved), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class WithoutVelocities(gymnasium.ObservationWrapper):
+    """CartPole that shows where the cart and the pole are, and not how fast they move."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        low, high = self.env.observation_space.low[[0, 2]], self.env.observation_space.high[[0, 2]]
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation(self, obs):
+        return obs[[0, 2]]
+
+
+class CompiledWithoutVelocities:
+    """The same in JAX."""
+
+    def __init__(self):
+        from proximo import envs
+
+        self.env = envs.make("gymnax/CartPole-v1")
+        self.spec = dataclasses.replace(
+            self.env.spec, id="CartPole without velocities", observation_space=WithoutVelocities().observation_space
+        )
+
+    def reset(self, key):
+        state, first = self.env.reset(key)
+        return state, dataclasses.replace(first, obs=first.obs[jnp.array([0, 2])])
+
+    def step(self, key, state, action):
+        state, moved = self.env.step(key, state, action)
+        final = None if moved.final_obs is None else moved.final_obs[jnp.array([0, 2])]
+        return state, dataclasses.replace(moved, obs=moved.obs[jnp.array([0, 2])], final_obs=final)
+
+
+CARTPOLE = dict(
+    num_envs=16,
+    rollout_length=64,
+    minibatch_size=256,
+    epochs_per_update=10,
+    learning_rate=1e-3,
+    learning_rate_schedule="linear",
+    gamma=0.98,
+    gae_lambda=0.9,
+    entropy_coef=0.0,
+    hidden_sizes=[64],
+    eval_frequency=0,
+    eval_episodes=50,
+    total_timesteps=300_000,
+    preset=False,
+)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("make_env", [CompiledWithoutVelocities, WithoutVelocities], ids=["compiled", "host"])
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_cartpole_without_velocities(tmp_path, make_env, memory):
+    assert score(make_env(), tmp_path, **CARTPOLE, memory=memory) >= 400
+
+
+@pytest.mark.learning
+def test_cartpole_without_velocities_needs_memory(tmp_path):
+    assert score(CompiledWithoutVelocities(), tmp_path, **CARTPOLE) < 200
