@@ -76,7 +76,7 @@ def test_forbidden_actions_are_never_taken(tmp_path):
         {"continuous": "gaussian", "initial_std": 0.5},
         {"continuous": "tanh_gaussian", "initial_std": 0.5},
         {"std": "state", "initial_std": 0.5},
-        {"continuous": "beta"},
+        {"continuous": "beta", "learning_rate_schedule": "constant"},
     ],
     ids=["gaussian", "tanh_gaussian", "state", "beta"],
 )
