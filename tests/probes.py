@@ -213,7 +213,7 @@ class LongRecall(Probe):
 
 class Everything(Probe):
     """Memory, masks, a dictionary to see and a dictionary to do at once. Four steps; the first shows a cue. At the end
-    the choice must be the cue's (worth 1, one of four choices is always forbidden, and would cost 10), the switch must be
+    the choice must be the cue's (worth 1; one of the four is always forbidden, and would cost 10), the switch must be
     on, and the dial must point to where the cue says (worth 1 at most)."""
 
     name = "everything"

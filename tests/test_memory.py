@@ -137,9 +137,8 @@ def test_sequences_are_pieces_of_lanes_in_time_order():
     """Four steps, two lanes, pieces of two: samples are numbered 10 * step + lane."""
     numbers = jnp.array([[10 * t + lane for lane in range(2)] for t in range(4)]).reshape(-1)
     flags = numbers > 15
-    samples = Samples(
-        numbers, None, numbers, *[numbers.astype(jnp.float32)] * 4, flags, flags, (numbers[:, None] * 1.0,)
-    )
+    floats = numbers.astype(jnp.float32)
+    samples = Samples(numbers, None, numbers, *[floats] * 4, flags, flags, (floats[:, None],))
     pieces = in_sequences(samples, 2, 2)
     assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
     assert pieces.memory[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
@@ -325,24 +324,25 @@ def score(env, tmp_path, **given):
     return PPOTrainer(env, out=tmp_path / "run", **(FAST | given)).train()["final_eval"]["return_mean"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
+BOTH = [pytest.param("gru", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.learning)]
+
+
+@pytest.mark.parametrize("memory", BOTH)
 def test_what_was_seen_is_recalled_in_a_compiled_environment(tmp_path, memory):
     assert score(probes.LongRecall(), tmp_path, memory=memory) == 1.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("memory", BOTH[::-1])
 def test_what_was_seen_is_recalled_in_a_host_environment(tmp_path, memory):
     assert score(HostRecall, tmp_path, memory=memory, workers=0) == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_without_memory_it_cannot_be(tmp_path):
     assert score(probes.LongRecall(), tmp_path) < 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 @pytest.mark.parametrize("torso", ["separate", "shared"])
 def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path, torso):
     """3 is the best, 1.75 what is possible without memory: the switch, the better half of choices, half the dial."""

@@ -1,0 +1,187 @@
+"""Every kind of observation, action, memory, torso and environment together: trained a little, stopped, resumed."""
+
+import itertools
+import json
+import math
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from proximo import PPOTrainer
+from proximo.envs.api import EnvSpec, Transition
+from proximo.spaces import build, mask_shape
+
+OBSERVATIONS = {
+    "vector": spaces.Box(-1.0, 1.0, (3,), np.float32),
+    "image": spaces.Box(0, 255, (9, 9, 2), np.uint8),
+    "dict": spaces.Dict(
+        {
+            "code": spaces.MultiDiscrete([3, 2], dtype=np.int32),
+            "picture": spaces.Box(0, 255, (2, 9, 9), np.uint8),
+            "rest": spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(4, dtype=np.int32)]),
+        }
+    ),
+}
+BOX = spaces.Box(-1.0, 3.0, (2,), np.float32)
+HYBRID = spaces.Dict(
+    {"aim": BOX, "buttons": spaces.MultiBinary(2), "move": spaces.Discrete(3, dtype=np.int32), "x": BOX}
+)
+ACTIONS = {
+    "discrete": (spaces.Discrete(3, dtype=np.int32), {}),
+    "multi": (spaces.MultiDiscrete([2, 3], dtype=np.int32), {}),
+    "gaussian": (BOX, {}),
+    "deviating": (BOX, {"std": "state"}),
+    "tanh": (BOX, {"continuous": "tanh_gaussian"}),
+    "beta": (BOX, {"continuous": "beta"}),
+    "hybrid": (HYBRID, {"continuous": "beta"}),
+}
+MEMORIES, TORSOS, KINDS, STACKS = ("none", "gru", "lstm"), ("separate", "shared"), ("compiled", "host"), (1, 2)
+LENGTH = 5
+
+
+def mask_of(space, xp):
+    """Every choice but the first, or None where there are no choices."""
+    size = math.prod(mask_shape(space))
+    return None if not size else xp.asarray(np.arange(size) % 2 == 1).reshape(mask_shape(space))
+
+
+def drawn(space, uniform, xp):
+    """A member of the space, each of its numbers from one between 0 and 1."""
+
+    def leaf(path, leaf):
+        if isinstance(leaf, spaces.Discrete):
+            return xp.asarray(uniform * np.float32(leaf.n)).astype(leaf.dtype)
+        if isinstance(leaf, spaces.MultiDiscrete):
+            return xp.asarray(uniform * leaf.nvec.astype(np.float32)).astype(leaf.dtype)
+        low, high = leaf.low.astype(np.float32), leaf.high.astype(np.float32)
+        return xp.asarray(low + uniform * (high - low)).astype(leaf.dtype)
+
+    return build(space, leaf)
+
+
+def paid(action, xp):
+    return sum((xp.asarray(leaf).astype(np.float32)).sum() for leaf in jax.tree.leaves(action))
+
+
+class Compiled:
+    """Draws observations; five steps, the end is a cut in every other episode. Forbidden actions end in NaN."""
+
+    def __init__(self, observation_space, action_space):
+        self.spec = EnvSpec("Matrix", observation_space, action_space)
+
+    def reset(self, key):
+        return (jnp.int32(0), jax.random.bernoulli(key)), self._seen(key)
+
+    def step(self, key, state, action):
+        clock, cut = state
+        last = clock == LENGTH - 1
+        moved = self._seen(key).replace(reward=paid(action, jnp), terminated=last & ~cut, truncated=last & cut)
+        return (clock + 1, cut), moved
+
+    def _seen(self, key):
+        obs = drawn(self.spec.observation_space, jax.random.uniform(key), jnp)
+        return Transition(obs=obs, action_mask=mask_of(self.spec.action_space, jnp))
+
+
+class Host(gymnasium.Env):
+    """The same for Gymnasium."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.clock, self.cut = 0, bool(self.np_random.random() < 0.5)
+        return self._seen()
+
+    def step(self, action):
+        self.clock += 1
+        last = self.clock == LENGTH
+        obs, info = self._seen()
+        return obs, float(paid(action, np)), last and not self.cut, last and self.cut, info
+
+    def _seen(self):
+        mask = mask_of(self.action_space, np)
+        obs = drawn(self.observation_space, np.float32(self.np_random.random()), np)
+        return obs, {} if mask is None else {"action_mask": mask.astype(np.int8)}
+
+
+SMALL = dict(
+    num_envs=4,
+    rollout_length=8,
+    minibatch_size=16,
+    epochs_per_update=2,
+    hidden_sizes=[6],
+    memory_size=5,
+    eval_frequency=2,
+    eval_episodes=3,
+    total_timesteps=32 * 4,
+    normalize_rewards=True,
+    num_checkpoints=0,
+    groups=1,
+    workers=0,
+    preset=False,
+)
+
+
+def rows(path):
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if "time" not in name} for line in lines]
+
+
+def check(tmp_path, observation, action, memory, torso, kind, stack):
+    action_space, given = ACTIONS[action]
+    given = given | {"memory": memory, "torso": torso, "frame_stack": stack, "embed": 3 if stack > 1 else None}
+    given |= {"normalize_observations": observation != "image"}
+
+    def make():
+        return (Compiled if kind == "compiled" else Host)(OBSERVATIONS[observation], action_space)
+
+    PPOTrainer(make(), out=tmp_path / "whole", **SMALL, **given).train()
+    PPOTrainer(make(), out=tmp_path / "part", **SMALL, **given).train(lambda metrics: metrics["update"] < 2)
+    trainer = PPOTrainer.resume(tmp_path / "part", make(), steps=64)
+    trainer.train()
+    whole = rows(tmp_path / "whole")
+    assert len(whole) == 4
+    for row in whole:
+        for name in ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "eval/return_mean"):
+            assert (name.startswith("eval") and name not in row) or math.isfinite(row[name]), name
+    assert rows(tmp_path / "part") == whole
+    obs = jax.tree.map(np.asarray, trainer.env.spec.observation_space.sample())
+    acted = trainer.agent.act(obs)
+    assert trainer.env.spec.action_space.contains(acted)
+    assert isinstance(trainer.agent.value(obs), float)
+
+
+ALL = list(itertools.product(OBSERVATIONS, ACTIONS, MEMORIES, TORSOS, KINDS, STACKS))
+
+
+FEW = [
+    ("dict", "hybrid", "gru", "separate", "compiled", 2),
+    ("dict", "hybrid", "lstm", "shared", "host", 1),
+    ("vector", "multi", "gru", "shared", "host", 2),
+    ("image", "beta", "lstm", "separate", "compiled", 1),
+    ("vector", "deviating", "none", "shared", "compiled", 2),
+]
+"""In `make test`; the others in `make test-learning`."""
+
+
+def test_the_matrix_is_whole():
+    assert len(ALL) == 3 * 7 * 3 * 2 * 2 * 2
+    assert set(FEW) < set(ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", FEW, ids=lambda row: "-".join(map(str, row)))
+def test_combinations(tmp_path, row):
+    check(tmp_path, *row)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("row", [row for row in ALL if row not in FEW], ids=lambda row: "-".join(map(str, row)))
+def test_all_other_combinations(tmp_path, row):
+    check(tmp_path, *row)
