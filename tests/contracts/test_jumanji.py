@@ -1,0 +1,256 @@
+"""The Jumanji adapter: the contract on every environment, masks of every layout, ends, final observations."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import jumanji
+import numpy as np
+import pytest
+from gymnasium import spaces
+from jumanji import specs
+from jumanji.environments import JobShop, LevelBasedForaging, Maze, Minesweeper, Snake
+from jumanji.testing.fakes import FakeEnvironment
+from jumanji.wrappers import AutoResetWrapper, MultiToSingleWrapper, VmapWrapper, Wrapper
+
+from contracts.compiled import check_contract
+from proximo import PPOTrainer
+from proximo.envs import make
+from proximo.envs.compiled.foreign import lenient
+from proximo.envs.compiled.jumanji import PER_AGENT, _actions, names
+from proximo.envs.compiled.lanes import Lanes
+from proximo.errors import UserError
+
+DOWNLOADS = {"Sokoban-v0"}
+SOME = {"Maze-v0", "Snake-v1", "JobShop-v0", "BinPack-v2"}
+IDS = [name for name in names() if name not in DOWNLOADS]
+EACH = [pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.learning) for name in IDS]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_contract(name):
+    check_contract(make(f"jumanji/{name}"))
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("name", IDS)
+def test_every_environment_trains(name, tmp_path):
+    result = train(f"jumanji/{name}", tmp_path)
+    assert result["total_steps"] == 192
+    assert result["final_eval"]["length_mean"] <= 20
+
+
+def train(env, folder):
+    """Three updates."""
+    trainer = PPOTrainer(
+        env=env,
+        preset=False,
+        out=folder / "run",
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        epochs_per_update=2,
+        total_timesteps=192,
+        eval_frequency=0,
+        eval_episodes=2,
+        max_steps_per_episode=20,
+    )
+    return trainer.train()
+
+
+class Judge(Wrapper):
+    """Rewards -1 for an action that the mask, in Jumanji's own layout, did not allow, and 0 for others."""
+
+    def reset(self, key):
+        state, first = self._env.reset(key)
+        return (state, first.observation.action_mask), first
+
+    def step(self, state, action):
+        state, mask = state
+        if self._env.action_spec.shape and mask.shape == tuple(self._env.action_spec.num_values.tolist()):
+            legal = mask[tuple(action)]
+        else:
+            legal = jnp.take_along_axis(mask, action[..., None], axis=-1).all()
+        state, moved = self._env.step(state, action)
+        moved.reward = jnp.where(legal, 0.0, -1.0)
+        return (state, moved.observation.action_mask), moved
+
+
+class Blind(Judge):
+    """The same, with a mask that allows everything."""
+
+    def reset(self, key):
+        state, first = super().reset(key)
+        return state, self._blinded(first)
+
+    def step(self, state, action):
+        state, moved = super().step(state, action)
+        return state, self._blinded(moved)
+
+    def _blinded(self, step):
+        step.observation = step.observation._replace(action_mask=jnp.ones_like(step.observation.action_mask))
+        return step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "space"),
+    [
+        (lambda: Maze(), spaces.Discrete(4, dtype=np.int32)),
+        (lambda: Minesweeper(), spaces.Discrete(100, dtype=np.int32)),
+        (lambda: JobShop(), spaces.MultiDiscrete([21] * 10, dtype=np.int32)),
+    ],
+    ids=["one flag per action", "one flag per pair", "one flag per value of each component"],
+)
+def test_no_illegal_action_in_a_whole_training(env, space, tmp_path):
+    judged = make(Judge(env()))
+    assert judged.spec.action_space == space
+    result = train(judged, tmp_path)
+    assert worst_reward(tmp_path) == 0
+    assert result["final_eval"]["return_min"] == 0
+
+
+@pytest.mark.slow
+def test_without_its_mask_the_same_training_does_illegal_things(tmp_path):
+    train(Blind(Maze()), tmp_path)
+    assert worst_reward(tmp_path) == -1
+
+
+def worst_reward(folder):
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    rewards = [json.loads(line)["buffer/reward_min"] for line in lines]
+    assert len(rewards) == 3
+    return min(rewards)
+
+
+def test_a_choice_among_pairs_is_taken_apart():
+    """Number 37 of 10 x 10 is row 3, column 7: the cell that the board shows uncovered."""
+    env = make(Minesweeper())
+    state, first = env.reset(jax.random.key(0))
+    assert first.action_mask.all()
+    _, moved = env.step(jax.random.key(1), state, jnp.int32(37))
+    assert np.argwhere(moved.obs["board"] != -1).tolist() == [[3, 7]]
+    assert np.flatnonzero(~moved.action_mask).tolist() == [37]
+
+
+def discrete(*num):
+    return specs.MultiDiscreteArray(jnp.array(num, jnp.int32)) if len(num) > 1 else specs.DiscreteArray(num[0])
+
+
+def test_layouts_of_masks():
+    def found(spec, mask):
+        choices, space = _actions(spec, mask, "x")
+        return choices, str(space)
+
+    assert found(discrete(3), (3,)) == (None, "Discrete(3, dtype=int32)")
+    assert found(discrete(40, 20), (40, 20)) == ((40, 20), "Discrete(800, dtype=int32)")
+    assert found(discrete(5, 5, 5), (3, 5)) == (None, "MultiDiscrete([5 5 5])")
+    assert found(discrete(5, 4), None) == (None, "MultiDiscrete([5 4])")
+    # MultiCVRP: values 0 to 21 declared, flags for 0 to 20.
+    assert found(specs.BoundedArray((2,), jnp.int16, 0, 21), (2, 21)) == (None, "MultiDiscrete([21 21])")
+    with pytest.raises(UserError, match=r"mask of the shape \(7,\), which has neither"):
+        found(discrete(3), (7,))
+    with pytest.raises(UserError, match=r"mask of the shape \(2,\), which has neither"):
+        found(specs.BoundedArray((2,), jnp.float32, -1.0, 1.0), (2,))
+    with pytest.raises(UserError, match="one flag per value or per pair"):
+        found(discrete(2, 2), (2, 2))
+
+
+def test_observations_keep_names_types_and_bounds():
+    maze = make("jumanji/Maze-v0").spec.observation_space
+    assert list(maze) == ["agent_position", "target_position", "walls", "step_count"] or set(maze) == {
+        "agent_position",
+        "target_position",
+        "walls",
+        "step_count",
+    }
+    assert maze["agent_position"]["row"] == spaces.Box(0, 9, (), np.int32)
+    assert maze["walls"] == spaces.Box(0, 1, (10, 10), np.int8)
+    assert maze["step_count"] == spaces.Box(0, 100, (), np.int32)  # Jumanji says: any number
+    snake = make("jumanji/Snake-v1").spec.observation_space
+    assert snake["grid"] == spaces.Box(0.0, 1.0, (12, 12, 5), np.float32)
+    assert snake["step_count"] == spaces.Box(0, 4000, (), np.int32)  # Jumanji says: 4,000 categories
+    assert make("jumanji/TSP-v1").spec.observation_space["position"] == spaces.Discrete(20, dtype=np.int32)
+    game = make("jumanji/Game2048-v1").spec.observation_space["board"]
+    assert game == spaces.Box(-(2**31), 2**31 - 1, (4, 4), np.int32)
+
+
+def test_an_observation_that_is_one_array():
+    env = make(FakeEnvironment(time_limit=3))
+    assert isinstance(env.spec.observation_space, spaces.Box)
+    _, first = env.reset(jax.random.key(0))
+    assert first.obs.shape == env.spec.observation_space.shape
+    assert first.action_mask is None
+
+
+def run(env, actions, key=0):
+    """The timesteps of one lane."""
+    lanes = Lanes(make(env), 1)
+    state, now = lanes.reset(jax.random.key(key))
+    step, seen = jax.jit(lanes.step), [now]
+    for number, action in enumerate(actions):
+        state, now = step(jax.random.key(number), state, jnp.asarray([action], jnp.int32))
+        seen.append(now)
+    return jax.device_get(seen)
+
+
+def test_final_observations_are_those_of_jumanji_itself():
+    """A snake that goes on to the right runs into the wall; Jumanji, stepped by hand, shows the same until there."""
+    env = Snake()
+    seen = run(env, [1] * 12)
+    with lenient():
+        state, step = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1)[0])
+        for now in seen[1:]:
+            state, step = jax.jit(env.step)(state, jnp.int32(1))
+            np.testing.assert_array_equal(now.final_obs["grid"][0], step.observation.grid)
+            assert now.terminated[0] == step.last()
+            if step.last():
+                break
+    assert step.last()
+    assert now.obs["step_count"] == 0
+    assert now.final_obs["step_count"] == step.observation.step_count > 0
+    assert not now.truncated
+
+
+def test_time_limits_are_ends_where_jumanji_gives_them_no_future():
+    """Maze: discount 0 at its limit. LevelBasedForaging: discount 1, a cut."""
+    maze = run(Maze(time_limit=3), [0, 0, 0])
+    ends = [(bool(now.terminated[0]), bool(now.truncated[0])) for now in maze]
+    assert ends == [(False, False)] * 3 + [(True, False)]
+    assert maze[-1].final_obs["step_count"] == 3
+    assert maze[-1].obs["step_count"] == 0
+
+    foraging = run(MultiToSingleWrapper(LevelBasedForaging(time_limit=2)), [[0, 0]] * 2)
+    ends = [(bool(now.terminated[0]), bool(now.truncated[0])) for now in foraging]
+    assert ends == [(False, False)] * 2 + [(False, True)]
+    assert foraging[-1].action_mask.shape == (1, 12)
+
+
+@pytest.mark.parametrize("name", sorted(PER_AGENT))
+def test_rewards_per_agent_are_refused(name):
+    with pytest.raises(UserError, match=rf"jumanji/{name} rewards each of its \d+ agents by itself"):
+        make(f"jumanji/{name}")
+    assert name not in names()
+    with lenient():
+        summed = MultiToSingleWrapper(jumanji.make(name))
+    assert make(summed).spec.id == f"jumanji/{name[: name.index('-')]}"
+
+
+@pytest.mark.parametrize("wrapper", [AutoResetWrapper, VmapWrapper])
+def test_wrappers_that_reset_or_copy_are_refused(wrapper):
+    with pytest.raises(UserError, match=f"without {wrapper.__name__}"):
+        make(wrapper(Maze()))
+
+
+def test_a_missing_environment_is_named():
+    with pytest.raises(UserError, match="did you mean jumanji/Maze-v0"):
+        make("jumanji/Maze-v1")
+
+
+def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch):
+    def fail(name):
+        raise FileNotFoundError("no network")
+
+    monkeypatch.setattr("jumanji.make", fail)
+    with pytest.raises(UserError, match="jumanji/Sokoban-v0 needs data that it downloads"):
+        make("jumanji/Sokoban-v0")
