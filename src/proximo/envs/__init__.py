@@ -104,8 +104,9 @@ def make(env: Any) -> JaxEnv | HostSource:
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
-        f"env must be an id such as CartPole-v1, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium "
-        f"environments, or an object with spec, reset(key) and step(key, state, action); not {type(env).__name__}."
+        f"env must be an id such as CartPole-v1, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of "
+        f"Gymnasium environments, or an object with spec, reset(key) and step(key, state, action); "
+        f"not {type(env).__name__}."
     )
 
 

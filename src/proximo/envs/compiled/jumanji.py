@@ -6,9 +6,9 @@ item into which space, in BinPack) makes the action one choice among these combi
 by one could not keep to it.
 
 Jumanji says with its discount whether something could follow: an end with discount 0 is a termination, any other a
-truncation. Most of its environments report their own time limit with discount 0, as a termination, and show the
-clock in the observation (`step_count`), so that the value of time running out can be learned. Only LevelBasedForaging and
-Connector report it as a truncation.
+truncation. Its environments report their own time limits with discount 0, as terminations; all but PacMan show the
+clock in the observation (`step_count`), so that the value of time running out can be learned. Only LevelBasedForaging
+and Connector, which reward each agent by itself, report them as truncations.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jumanji
 import numpy as np
 from gymnasium import spaces
-from jumanji import specs
+from jumanji import registration, specs
 from jumanji.env import Environment
 from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
 
@@ -38,16 +37,16 @@ PER_AGENT = {"Connector-v3", "LevelBasedForaging-v0", "SearchAndRescue-v0"}
 
 
 def names() -> list[str]:
-    return sorted(jumanji.registered_environments() - PER_AGENT)
+    return sorted(registration.registered_environments() - PER_AGENT)
 
 
 def make(name: str) -> JumanjiEnv:
     """The registered environment `name`."""
-    if name not in jumanji.registered_environments():
+    if name not in registration.registered_environments():
         raise unknown("jumanji", name, names())
     try:
         with lenient():
-            env = jumanji.make(name)
+            env = registration.make(name)
     except OSError as error:
         raise UserError(f"jumanji/{name} needs data that it downloads when made, and that failed: {error}") from None
     return JumanjiEnv(env, f"jumanji/{name}")
@@ -77,8 +76,8 @@ class JumanjiEnv:
             observation, action, reward = env.observation_spec, env.action_spec, env.reward_spec
             if reward.shape != ():
                 raise UserError(
-                    f"{env_id} rewards each of its {math.prod(reward.shape)} agents by itself, and one policy needs one "
-                    f"reward; hand in jumanji.wrappers.MultiToSingleWrapper(env), which sums them up."
+                    f"{env_id} rewards each of its {math.prod(reward.shape)} agents by itself, and one policy needs "
+                    f"one reward; hand in jumanji.wrappers.MultiToSingleWrapper(env), which sums them up."
                 )
             limit = getattr(env, "time_limit", None)
             mask = vars(observation).get(MASK)
@@ -141,48 +140,53 @@ def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space:
     return _box(spec)
 
 
+def _whole(spec: Any) -> bool:
+    """Whether these are whole numbers within bounds."""
+    return isinstance(spec, specs.BoundedArray) and np.dtype(spec.dtype).kind in "iu"
+
+
+def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+    return np.broadcast_to(np.asarray(spec.minimum), spec.shape), np.broadcast_to(np.asarray(spec.maximum), spec.shape)
+
+
 def _box(spec: Any) -> spaces.Box:
     dtype = np.dtype(spec.dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return spaces.Box(0, 1, spec.shape, np.int8)
     if isinstance(spec, specs.BoundedArray):
-        low, high = (np.broadcast_to(np.asarray(bound), spec.shape) for bound in (spec.minimum, spec.maximum))
-        return spaces.Box(low, high, spec.shape, dtype.type)
+        return spaces.Box(*_bounds(spec), spec.shape, dtype.type)
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, spec.shape, dtype.type)
     return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, spec.shape, dtype.type)
 
 
-def _actions(
-    spec: Any, mask: tuple[int, ...] | None, env_id: str
-) -> tuple[tuple[int, ...] | None, spaces.Discrete | spaces.MultiDiscrete | spaces.Box]:
+def _actions(spec: Any, mask: tuple[int, ...] | None, env_id: str) -> tuple[tuple[int, ...] | None, spaces.Space]:
     """The sizes of the components that one choice stands for, or None where it stands for itself; and the space."""
     if isinstance(spec, specs.DiscreteArray):
         num = int(spec.num_values)
-        fits, choices, space = mask == (num,), None, spaces.Discrete(num, dtype=np.int32)
-    elif isinstance(spec, specs.BoundedArray) and np.dtype(spec.dtype).kind in "iu":
-        low, high = (np.broadcast_to(np.asarray(bound), spec.shape) for bound in (spec.minimum, spec.maximum))
+        if mask in (None, (num,)):
+            return None, spaces.Discrete(num, dtype=np.int32)
+    elif _whole(spec):
+        low, high = _bounds(spec)
         sizes = high.astype(np.int64) - low + 1
-        joint = mask == tuple(sizes.reshape(-1).tolist()) and sizes.ndim == 1
-        per_component = mask is not None and mask[:-1] == sizes.shape and np.ptp(sizes) == 0 and mask[-1] <= sizes.max()
+        if mask is None:
+            return None, spaces.MultiDiscrete(sizes, dtype=np.int32, start=low.astype(np.int32))
+        joint = sizes.ndim == 1 and mask == tuple(sizes.tolist())
+        # Not equal, at most: MultiCVRP declares one value more than it has.
+        per_component = mask[:-1] == sizes.shape and np.ptp(sizes) == 0 and mask[-1] <= sizes.max()
         if joint and per_component:
             raise UserError(
-                f"{env_id} has a mask of the shape {mask} for two actions of two values each, which can be read as one "
-                f"flag per value or per pair of values; give it another shape, or leave {MASK} out."
+                f"{env_id} has a mask of the shape {mask}, which can be read as one flag per value of each component, "
+                f"or as one per pair of values; leave {MASK} out of its observation."
             )
+        if joint:
+            return mask, spaces.Discrete(math.prod(mask), dtype=np.int32)
         if per_component:
-            sizes = np.full_like(sizes, mask[-1])  # MultiCVRP declares one value more than it has
-        fits, choices = joint or per_component, mask if joint else None
-        space = (
-            spaces.Discrete(math.prod(sizes.tolist()), dtype=np.int32)
-            if joint
-            else spaces.MultiDiscrete(sizes, dtype=np.int32, start=low.astype(np.int32))
-        )
-    else:
-        fits, choices, space = False, None, _box(spec)
-    if mask is not None and not fits:
-        raise UserError(
-            f"{env_id} has a mask of the shape {mask}, which has neither one flag per action of {spec}, nor one per "
-            f"value of each component, nor one per combination of them; leave {MASK} out of its observation."
-        )
-    return choices, space
+            sizes = np.full(sizes.shape, mask[-1])
+            return None, spaces.MultiDiscrete(sizes, dtype=np.int32, start=low.astype(np.int32))
+    elif mask is None:
+        return None, _box(spec)
+    raise UserError(
+        f"{env_id} has a mask of the shape {mask}, which has neither one flag per action of {spec}, nor one per "
+        f"value of each component, nor one per combination of them; leave {MASK} out of its observation."
+    )
