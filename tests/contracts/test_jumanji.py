@@ -102,6 +102,7 @@ def worst_reward(folder):
     return min(rewards)
 
 
+@pytest.mark.slow
 def test_a_choice_among_pairs_is_taken_apart():
     """Number 37 of 10 x 10 is row 3, column 7: the cell that the board shows uncovered. Once more is illegal."""
     env = make(Judge(Minesweeper()))
@@ -113,6 +114,40 @@ def test_a_choice_among_pairs_is_taken_apart():
     assert moved.reward == 0
     _, moved = env.step(jax.random.key(1), state, jnp.int32(37))
     assert moved.reward == -1
+
+
+def random_return(env_id, lanes=64, steps=16_000):
+    """The mean return of episodes in which every allowed action is as likely as any other."""
+    copies = Lanes(make(env_id), lanes)
+
+    def one(carry, key):
+        state, mask, returned = carry
+        action = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
+        state, now = copies.step(jax.random.fold_in(key, 1), state, action.astype(jnp.int32))
+        returned += now.reward
+        return (state, now.action_mask, jnp.where(now.ended, 0.0, returned)), (returned, now.ended)
+
+    @jax.jit
+    def play(key):
+        state, first = copies.reset(key)
+        return jax.lax.scan(one, (state, first.action_mask, jnp.zeros(lanes)), jax.random.split(key, steps))[1]
+
+    returned, ended = jax.device_get(play(jax.random.key(0)))
+    return returned[ended].mean()
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("name", "steps", "factor"), [("Snake-v1", 400_000, 2.0), ("Maze-v0", 800_000, 1.5)])
+def test_presets_learn_well_beyond_random(name, steps, factor, tmp_path):
+    """The mean return of the episodes that end in the last tenth of the steps, against that of random legal actions."""
+    trainer = PPOTrainer(env=f"jumanji/{name}", out=tmp_path, total_timesteps=steps, eval_frequency=0)
+    result = trainer.train()
+    updates = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    late = [now for now in updates if now["step"] > 0.9 * steps and now["rollout/episodes"]]
+    learned = np.average([n["rollout/return_mean"] for n in late], weights=[n["rollout/episodes"] for n in late])
+    random = random_return(f"jumanji/{name}")
+    print(f"{name}: random {random:.2f}, learned {learned:.2f}; {result['wall_seconds']:.0f} s")
+    assert learned >= factor * random
 
 
 def discrete(*num):

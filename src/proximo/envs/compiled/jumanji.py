@@ -6,9 +6,9 @@ item into which space, in BinPack) makes the action one choice among these combi
 by one could not keep to it.
 
 Jumanji says with its discount whether something could follow: an end with discount 0 is a termination, any other a
-truncation. Its environments report their own time limits with discount 0, as terminations; all but PacMan show the
-clock in the observation (`step_count`), so that the value of time running out can be learned. Only LevelBasedForaging
-and Connector, which reward each agent by itself, report them as truncations.
+truncation. Its environments report their own time limits with discount 0, as terminations; all but PacMan and MultiCVRP
+show the clock in the observation (`step_count`), so that the value of time running out can be learned. Only
+LevelBasedForaging and Connector, which reward each agent by itself, report them as truncations.
 """
 
 from __future__ import annotations
