@@ -114,7 +114,7 @@ class JumanjiEnv:
             reward=step.reward,
             terminated=ended & (step.discount == 0),
             truncated=ended & (step.discount != 0),
-            action_mask=None if self._mask_shape is None else step.observation.action_mask.reshape(-1),
+            action_mask=None if self._mask_shape is None else step.observation.action_mask.reshape(-1).astype(bool),
         )
 
 
