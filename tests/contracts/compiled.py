@@ -8,6 +8,7 @@ import numpy as np
 
 from proximo.envs.api import JaxEnv
 from proximo.envs.compiled.lanes import Lanes
+from proximo.spaces import leaves, mask_shape, pick
 
 LANES = 4
 STEPS = 64
@@ -34,15 +35,18 @@ def play(env: JaxEnv, seed: int = 0, steps: int = STEPS, max_steps: int | None =
 
 
 def check_contract(env: JaxEnv) -> None:
-    """Shapes and types, auto-reset, final observations, truncation, seeding."""
+    """Shapes and types, masks, auto-reset, final observations, truncation, seeding."""
     first, rest = play(env, max_steps=7)
-    space = env.spec.observation_space
 
-    for tree in (first.obs, rest.obs[-1], rest.final_obs[-1]):
-        for lane in range(LANES):
-            one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], tree)
-            assert np.shape(one) == space.shape
-            assert np.asarray(one).dtype == space.dtype
+    for path, space in leaves(env.spec.observation_space):
+        for leading, obs in (((LANES,), first.obs), ((STEPS, LANES), rest.obs), ((STEPS, LANES), rest.final_obs)):
+            assert pick(obs, path).shape == (*leading, *space.shape), path
+            assert pick(obs, path).dtype == space.dtype, path
+    if first.action_mask is not None:
+        for leading, mask in (((LANES,), first.action_mask), ((STEPS, LANES), rest.action_mask)):
+            assert mask.shape == (*leading, *mask_shape(env.spec.action_space))
+            assert mask.dtype == bool
+        assert first.action_mask.any(-1).all()
     assert rest.reward.dtype == np.float32
     assert np.isfinite(rest.reward).all()
     assert rest.terminated.dtype == rest.truncated.dtype == rest.valid.dtype == bool
@@ -53,8 +57,9 @@ def check_contract(env: JaxEnv) -> None:
     assert not first.terminated.any()
     assert not first.truncated.any()
     # Where nothing ended, the next observation is the final one; no episode outlives the limit.
-    same = (np.asarray(rest.obs) == np.asarray(rest.final_obs)).reshape(STEPS, LANES, -1).all(-1)
-    assert same[~ended].all()
+    for path, _ in leaves(env.spec.observation_space):
+        same = (pick(rest.obs, path) == pick(rest.final_obs, path)).reshape(STEPS, LANES, -1).all(-1)
+        assert same[~ended].all(), path
     length = np.zeros(LANES, int)
     for flags in ended:
         length += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ FAMILIES = {
     for family in (
         Family("", "gymnasium", "proximo.envs.host.gymnasium", "Gymnasium's, and every package that registers there"),
         Family("gymnax", "gymnax", "proximo.envs.compiled.gymnax", "classic control, MinAtar, bsuite and more, in JAX"),
+        Family("jumanji", "jumanji", "proximo.envs.compiled.jumanji", "puzzles, packing, routing; in JAX", "jumanji"),
+        Family("brax", "brax", "proximo.envs.compiled.brax", "rigid bodies, in JAX", "brax"),
         Family("envpool", "envpool", "proximo.envs.host.envpool", "Atari, MuJoCo and more, stepped in C++", "envpool"),
     )
 }
@@ -95,13 +98,15 @@ def make(env: Any) -> JaxEnv | HostSource:
     if isinstance(env, HostSource):
         return env
     for family in FAMILIES.values():
-        if family.installed and family.module().accepts(env):
+        # An object of a package that nobody imported cannot exist; importing them all to ask would take seconds.
+        if family.package in sys.modules and family.module().accepts(env):
             return family.module().wrap(env)
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
-        f"env must be an id such as CartPole-v1, an environment of Gymnasium or gymnax, a factory of Gymnasium "
-        f"environments, or an object with spec, reset(key) and step(key, state, action); not {type(env).__name__}."
+        f"env must be an id such as CartPole-v1, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of "
+        f"Gymnasium environments, or an object with spec, reset(key) and step(key, state, action); "
+        f"not {type(env).__name__}."
     )
 
 

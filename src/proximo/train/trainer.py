@@ -41,10 +41,11 @@ class PPOTrainer:
         trainer.evaluate(num_episodes=100)
         trainer.agent.act(observation)
 
-    `env` is an id, an environment of Gymnasium or gymnax, a factory of Gymnasium environments, or a `JaxEnv`. Any
-    setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings are taken,
-    later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`), `config` (a
-    path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see docs/networks.md.
+    `env` is an id, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium environments, or a
+    `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
+    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
+    `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
+    docs/networks.md.
     """
 
     def __init__(

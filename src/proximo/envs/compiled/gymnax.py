@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import Transition, Tree
+from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.lazy import deferred
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
@@ -33,11 +31,9 @@ def names() -> list[str]:
 def make(name: str) -> GymnaxEnv:
     """The registered environment `name`."""
     if name not in registered_envs:
-        near = difflib.get_close_matches(name, registered_envs, 1, 0.4)
-        hint = f"did you mean gymnax/{near[0]}?" if near else "`proximo envs gymnax` lists them."
-        raise UserError(f"gymnax has no environment {name}; {hint}")
+        raise unknown("gymnax", name, names())
     try:
-        with _lenient():
+        with lenient():
             env, params = make_gymnax(name)
     except OSError as error:
         raise UserError(f"gymnax/{name} needs data that it downloads when made, and that failed: {error}") from None
@@ -58,7 +54,7 @@ class GymnaxEnv:
     def __init__(self, env: Environment, params: Any, env_id: str):
         self.env = env
         self.params = params
-        with _lenient():
+        with lenient():
             observation_space, action_space = env.observation_space(params), env.action_space(params)
         limit = getattr(params, "max_steps_in_episode", None)
         self.spec = EnvSpec(
@@ -71,13 +67,13 @@ class GymnaxEnv:
         self._resets_itself = type(env).step is not Environment.step
 
     def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
-        with _lenient():
+        with lenient():
             obs, state = self.env.reset_env(key, self.params)
         return state, Transition(obs=self._typed(obs))
 
     def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
         final_obs = None
-        with _lenient():
+        with lenient():
             if self._resets_itself:
                 obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, self.params)
                 final_obs = self._typed(info["final_observation"])
@@ -105,10 +101,3 @@ def _space(space: Any) -> spaces.Space:
     if isinstance(converted, spaces.Discrete):
         return spaces.Discrete(int(converted.n), dtype=np.int32)
     return converted
-
-
-@contextlib.contextmanager
-def _lenient() -> Iterator[None]:
-    """gymnax mixes types and ranks freely; our own code is tested without that, its code is not ours."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield

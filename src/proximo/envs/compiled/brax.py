@@ -1,0 +1,111 @@
+"""Brax environments: `brax/ant`, or an environment object of its class.
+
+The physics is the one that each environment has by default (`generalized`); for another, hand in the object:
+`PPOTrainer(env=brax.envs.get_environment("ant", backend="spring"))`. Episodes are cut after 1,000 steps, as in Brax's
+own training. Unlike there, each begins with a reset of its own, not with the state that its lane began with: a reset
+of all lanes takes a sixth of the time of a step (ant; two fifths for inverted_pendulum), and only when some lane ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from proximo.envs.api import Transition, Tree
+from proximo.envs.compiled.foreign import lenient, unknown
+from proximo.envs.spec import EnvSpec
+from proximo.errors import UserError
+
+# What it imports prints which libraries for GPUs it did not find, and warns of its own age.
+with contextlib.redirect_stdout(io.StringIO()), lenient():
+    from brax import envs
+    from brax.envs.wrappers import training
+
+MAX_STEPS = 1000
+NOT_LISTED = {"fast", "swimmer"}
+"""A toy for Brax's own tests, and one that asks JAX for an argument that it no longer has."""
+WRAPPERS = (
+    training.VmapWrapper,
+    training.DomainRandomizationVmapWrapper,
+    training.EpisodeWrapper,
+    training.AutoResetWrapper,
+    training.EvalWrapper,
+)
+
+
+def names() -> list[str]:
+    return sorted(set(envs._envs) - NOT_LISTED)
+
+
+def make(name: str) -> BraxEnv:
+    """The registered environment `name`."""
+    if name == "swimmer":
+        raise UserError("brax/swimmer calls functions that this version of JAX no longer has; Brax must mend that.")
+    if name not in envs._envs:
+        raise unknown("brax", name, names())
+    with lenient():
+        env = envs.get_environment(name)
+    return BraxEnv(env, f"brax/{name}")
+
+
+def accepts(env: Any) -> bool:
+    return isinstance(env, envs.Env)
+
+
+def wrap(env: envs.Env) -> BraxEnv:
+    inner = env
+    while isinstance(inner, envs.Wrapper):
+        if isinstance(inner, WRAPPERS):
+            raise UserError(
+                f"Hand in the environment without {type(inner).__name__}: Proximo makes copies of it, ends their "
+                f"episodes (env.max_steps_per_episode, at most {MAX_STEPS:,}) and resets them."
+            )
+        inner = inner.env
+    return BraxEnv(env, f"brax/{type(inner).__name__}")
+
+
+class BraxEnv:
+    """A Brax environment as a `JaxEnv`; its state is Brax's and the number of steps taken."""
+
+    def __init__(self, env: envs.Env, env_id: str):
+        self.env = env
+        with lenient():
+            obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
+            actions = env.action_size
+        self.spec = EnvSpec(
+            id=env_id,
+            observation_space=_space(obs),
+            action_space=spaces.Box(-1.0, 1.0, (actions,), np.float32),
+            max_steps=MAX_STEPS,
+        )
+
+    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+        with lenient():
+            state = self.env.reset(key)
+        return (state, jnp.int32(0)), Transition(obs=state.obs)
+
+    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+        inner, steps = state
+        with lenient():
+            inner = self.env.step(inner, action)
+        steps += 1
+        terminated = inner.done.astype(bool)
+        moved = Transition(
+            obs=inner.obs,
+            reward=inner.reward,
+            terminated=terminated,
+            truncated=(steps >= MAX_STEPS) & ~terminated,
+        )
+        return (inner, steps), moved
+
+
+def _space(obs: Any) -> spaces.Space:
+    if isinstance(obs, dict):
+        return spaces.Dict({key: _space(entry) for key, entry in obs.items()})
+    return spaces.Box(-np.inf, np.inf, obs.shape, np.float32)

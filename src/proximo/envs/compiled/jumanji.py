@@ -1,0 +1,192 @@
+"""Jumanji environments: `jumanji/Maze-v0`, or an environment object of its class.
+
+Structured observations become Dict spaces with Jumanji's names; the entry `action_mask` becomes the mask of actions.
+A mask of its own for each component of an action is used as it is. A mask over all combinations of components (which
+item into which space, in BinPack) makes the action one choice among these combinations: components that are drawn one
+by one could not keep to it.
+
+Jumanji says with its discount whether something could follow: an end with discount 0 is a termination, any other a
+truncation. Its environments report their own time limits with discount 0, as terminations; all but PacMan and MultiCVRP
+show the clock in the observation (`step_count`), so that the value of time running out can be learned. Only
+LevelBasedForaging and Connector, which reward each agent by itself, report them as truncations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jumanji import registration, specs
+from jumanji.env import Environment
+from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
+
+from proximo.envs.api import Transition, Tree
+from proximo.envs.compiled.foreign import lenient, unknown
+from proximo.envs.spec import EnvSpec
+from proximo.errors import UserError
+from proximo.spaces import Path, build
+
+MASK = "action_mask"
+CLOCK = "step_count"
+PER_AGENT = {"Connector-v3", "LevelBasedForaging-v0", "SearchAndRescue-v0"}
+"""These reward each agent by itself, and are refused."""
+
+
+def names() -> list[str]:
+    return sorted(registration.registered_environments() - PER_AGENT)
+
+
+def make(name: str) -> JumanjiEnv:
+    """The registered environment `name`."""
+    if name not in registration.registered_environments():
+        raise unknown("jumanji", name, names())
+    try:
+        with lenient():
+            env = registration.make(name)
+    except OSError as error:
+        raise UserError(f"jumanji/{name} needs data that it downloads when made, and that failed: {error}") from None
+    return JumanjiEnv(env, f"jumanji/{name}")
+
+
+def accepts(env: Any) -> bool:
+    return isinstance(env, Environment)
+
+
+def wrap(env: Environment) -> JumanjiEnv:
+    inner = env
+    while isinstance(inner, Wrapper):
+        if isinstance(inner, AutoResetWrapper | VmapWrapper):
+            raise UserError(
+                f"Hand in the environment without {type(inner).__name__}: Proximo makes copies of it, and resets them."
+            )
+        inner = inner._env
+    return JumanjiEnv(env, f"jumanji/{type(inner).__name__}")
+
+
+class JumanjiEnv:
+    """A Jumanji environment as a `JaxEnv`."""
+
+    def __init__(self, env: Environment, env_id: str):
+        self.env = env
+        with lenient():
+            observation, action, reward = env.observation_spec, env.action_spec, env.reward_spec
+            if reward.shape != ():
+                raise UserError(
+                    f"{env_id} rewards each of its {math.prod(reward.shape)} agents by itself, and one policy needs "
+                    f"one reward; hand in jumanji.wrappers.MultiToSingleWrapper(env), which sums them up."
+                )
+            limit = getattr(env, "time_limit", None)
+            mask = vars(observation).get(MASK)
+            self._mask_shape = None if mask is None else tuple(mask.shape)
+            self._choices, action_space = _actions(action, self._mask_shape, env_id)
+            self.spec = EnvSpec(
+                id=env_id,
+                observation_space=_space(observation, limit),
+                action_space=action_space,
+                max_steps=None if limit is None else int(limit),
+            )
+
+    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+        with lenient():
+            state, first = self.env.reset(key)
+        return state, self._report(first)
+
+    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+        with lenient():
+            state, moved = self.env.step(state, self._taken(action))
+        return state, self._report(moved)
+
+    def _taken(self, action: Tree) -> jax.Array:
+        """The action as Jumanji takes it."""
+        spec = self.env.action_spec
+        if self._choices is not None:
+            action = jnp.stack(jnp.unravel_index(action, self._choices)) + spec.minimum
+        return jnp.asarray(action, spec.dtype)
+
+    def _report(self, step: Any) -> Transition:
+        ended = step.last()
+        return Transition(
+            obs=build(self.spec.observation_space, lambda path, leaf: jnp.asarray(_at(step, path), leaf.dtype)),
+            reward=step.reward,
+            terminated=ended & (step.discount == 0),
+            truncated=ended & (step.discount != 0),
+            action_mask=None if self._mask_shape is None else step.observation.action_mask.reshape(-1).astype(bool),
+        )
+
+
+def _at(step: Any, path: Path) -> jax.Array:
+    value = step.observation
+    for name in path:
+        value = getattr(value, name)
+    return value
+
+
+def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space:
+    """The space of observations of `spec`, without their mask."""
+    if not isinstance(spec, specs.Array):
+        entries = {key: entry for key, entry in vars(spec).items() if isinstance(entry, specs.Spec) and key != MASK}
+        return spaces.Dict({key: _space(entry, limit, key) for key, entry in entries.items()})
+    if name == CLOCK and limit is not None:
+        # Some declare it as so many categories, some as any number.
+        return spaces.Box(0, int(limit), spec.shape, np.int32)
+    if isinstance(spec, specs.DiscreteArray):
+        return spaces.Discrete(int(spec.num_values), dtype=np.int32)
+    if isinstance(spec, specs.MultiDiscreteArray):
+        return spaces.MultiDiscrete(np.asarray(spec.num_values), dtype=np.int32)
+    return _box(spec)
+
+
+def _whole(spec: Any) -> bool:
+    """Whether these are whole numbers within bounds."""
+    return isinstance(spec, specs.BoundedArray) and np.dtype(spec.dtype).kind in "iu"
+
+
+def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+    return np.broadcast_to(np.asarray(spec.minimum), spec.shape), np.broadcast_to(np.asarray(spec.maximum), spec.shape)
+
+
+def _box(spec: Any) -> spaces.Box:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return spaces.Box(0, 1, spec.shape, np.int8)
+    if isinstance(spec, specs.BoundedArray):
+        return spaces.Box(*_bounds(spec), spec.shape, dtype.type)
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, spec.shape, dtype.type)
+    return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, spec.shape, dtype.type)
+
+
+def _actions(spec: Any, mask: tuple[int, ...] | None, env_id: str) -> tuple[tuple[int, ...] | None, spaces.Space]:
+    """The sizes of the components that one choice stands for, or None where it stands for itself; and the space."""
+    if isinstance(spec, specs.DiscreteArray):
+        num = int(spec.num_values)
+        if mask in (None, (num,)):
+            return None, spaces.Discrete(num, dtype=np.int32)
+    elif _whole(spec):
+        low, high = _bounds(spec)
+        sizes = high.astype(np.int64) - low + 1
+        if mask is None:
+            return None, spaces.MultiDiscrete(sizes, dtype=np.int32, start=low.astype(np.int32))
+        joint = sizes.ndim == 1 and mask == tuple(sizes.tolist())
+        # Not equal, at most: MultiCVRP declares one value more than it has.
+        per_component = mask[:-1] == sizes.shape and np.ptp(sizes) == 0 and mask[-1] <= sizes.max()
+        if joint and per_component:
+            raise UserError(
+                f"{env_id} has a mask of the shape {mask}, which can be read as one flag per value of each component, "
+                f"or as one per pair of values; leave {MASK} out of its observation."
+            )
+        if joint:
+            return mask, spaces.Discrete(math.prod(mask), dtype=np.int32)
+        if per_component:
+            sizes = np.full(sizes.shape, mask[-1])
+            return None, spaces.MultiDiscrete(sizes, dtype=np.int32, start=low.astype(np.int32))
+    elif mask is None:
+        return None, _box(spec)
+    raise UserError(
+        f"{env_id} has a mask of the shape {mask}, which has neither one flag per action of {spec}, nor one per "
+        f"value of each component, nor one per combination of them; leave {MASK} out of its observation."
+    )

@@ -1,0 +1,124 @@
+"""The Brax adapter. Physics takes long to compile: what does not need it is tested on Brax's own toy, `Fast`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from contracts.compiled import check_contract, play
+from proximo import PPOTrainer
+from proximo.envs import make
+from proximo.envs.compiled.brax import envs, names, training
+from proximo.envs.compiled.lanes import Lanes
+from proximo.errors import UserError
+
+Fast, ObservationMode = envs.fast.Fast, envs.fast.ObservationMode
+EPISODES = [training.VmapWrapper, training.AutoResetWrapper, lambda env: training.EpisodeWrapper(env, 1000, 1)]
+
+
+def test_contract_without_physics():
+    check_contract(make(Fast()))
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("name", names())
+def test_contract(name):
+    check_contract(make(f"brax/{name}"))
+
+
+@pytest.mark.slow
+def test_every_episode_begins_anew():
+    """Brax's own auto-reset would begin all of a lane's episodes with the same observation."""
+    env = make("brax/inverted_pendulum")
+    assert env.spec.observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    assert env.spec.action_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
+    assert env.spec.max_steps == 1000
+    first, rest = play(env, max_steps=7)
+    ended = rest.terminated | rest.truncated
+    begun = np.concatenate([first.obs, rest.obs[ended]])
+    assert len(begun) >= 4 * 9
+    assert len(np.unique(begun, axis=0)) == len(begun)
+    # The final observation is the fallen pendulum, beyond 0.2 rad; a new episode begins within 0.01 of upright.
+    assert rest.terminated.any()
+    assert (np.abs(rest.final_obs[rest.terminated][:, 1]) > 0.2).all()
+    assert (np.abs(begun[:, 1]) <= 0.01).all()
+
+
+def test_episodes_are_cut_after_a_thousand_steps():
+    """Fast never ends. With thrust, velocity grows by 0.02 a step and position by 0.02 of that: the last observation
+    has a velocity of 20 and a position of 0.02 * 0.02 * (1 + ... + 1000)."""
+    lanes = Lanes(make(Fast()), 2)
+
+    @jax.jit
+    def run(key):
+        state, _ = lanes.reset(key)
+        return jax.lax.scan(lambda s, k: lanes.step(k, s, jnp.ones((2, 1))), state, jax.random.split(key, 1001))[1]
+
+    seen = jax.device_get(run(jax.random.key(0)))
+    assert not seen.terminated.any()
+    assert np.flatnonzero(seen.truncated[:, 0]).tolist() == [999]
+    np.testing.assert_allclose(seen.final_obs[999], [[0.0004 * 500_500, 20.0]] * 2, rtol=1e-4)
+    np.testing.assert_array_equal(seen.obs[999], np.zeros((2, 2)))
+    np.testing.assert_allclose(seen.obs[1000], [[0.0004, 0.02]] * 2, rtol=1e-5)
+
+
+def test_an_end_on_the_last_step_is_no_cut():
+    class Falls(Fast):
+        def step(self, state, action):
+            state = super().step(state, action)
+            return state.replace(done=jnp.float32(1.0))
+
+    env = make(Falls())
+    (inner, _), _ = env.reset(jax.random.key(0))
+    _, moved = env.step(jax.random.key(1), (inner, jnp.int32(999)), jnp.ones(1))
+    assert bool(moved.terminated)
+    assert not bool(moved.truncated)
+
+
+def test_observations_that_are_dictionaries(tmp_path):
+    env = make(Fast(obs_mode=ObservationMode.DICT_PIXELS_STATE))
+    assert env.spec.observation_space["state"].shape == (2,)
+    assert env.spec.observation_space["pixels/view_0"].shape == (4, 4, 3)
+    check_contract(env)
+
+
+@pytest.mark.slow
+def test_it_trains(tmp_path):
+    trainer = PPOTrainer(
+        env=Fast(),
+        out=tmp_path / "run",
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        total_timesteps=192,
+        eval_frequency=0,
+        eval_episodes=2,
+    )
+    result = trainer.train()
+    assert result["env"] == "brax/Fast"
+    assert result["final_eval"]["length_mean"] == 1000
+
+
+@pytest.mark.parametrize("wrapper", EPISODES)
+def test_wrappers_of_brax_training_are_refused(wrapper):
+    with pytest.raises(UserError, match="Hand in the environment without"):
+        make(envs.Wrapper(wrapper(Fast())))
+
+
+def test_wrappers_of_ones_own_are_kept():
+    class Doubled(envs.Wrapper):
+        def step(self, state, action):
+            state = self.env.step(state, action)
+            return state.replace(reward=2 * state.reward)
+
+    _, plain = play(make(Fast()), steps=8)
+    _, doubled = play(make(Doubled(Fast())), steps=8)
+    np.testing.assert_allclose(doubled.reward, 2 * plain.reward)
+
+
+def test_missing_environments_are_named():
+    with pytest.raises(UserError, match="did you mean brax/halfcheetah"):
+        make("brax/half_cheetah")
+    with pytest.raises(UserError, match="brax/swimmer"):
+        make("brax/swimmer")

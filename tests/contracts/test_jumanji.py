@@ -1,0 +1,291 @@
+"""The Jumanji adapter: the contract on every environment, masks of every layout, ends, final observations."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import jumanji
+import numpy as np
+import pytest
+from gymnasium import spaces
+from jumanji import specs
+from jumanji.environments import BinPack, JobShop, LevelBasedForaging, Maze, Minesweeper, Snake
+from jumanji.testing.fakes import FakeEnvironment
+from jumanji.wrappers import AutoResetWrapper, MultiToSingleWrapper, VmapWrapper, Wrapper
+
+from contracts.compiled import check_contract
+from proximo import PPOTrainer
+from proximo.envs import make
+from proximo.envs.compiled.foreign import lenient
+from proximo.envs.compiled.jumanji import PER_AGENT, _actions, names
+from proximo.envs.compiled.lanes import Lanes
+from proximo.errors import UserError
+
+DOWNLOADS = {"Sokoban-v0"}
+SOME = {"Maze-v0", "Snake-v1", "JobShop-v0", "Minesweeper-v0"}
+IDS = [name for name in names() if name not in DOWNLOADS]
+EACH = [pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.learning) for name in IDS]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_contract(name):
+    check_contract(make(f"jumanji/{name}"))
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("name", IDS)
+def test_every_environment_trains(name, tmp_path):
+    result = train(f"jumanji/{name}", tmp_path)
+    assert result["total_steps"] == 192
+    assert result["final_eval"]["length_mean"] <= 20
+
+
+def train(env, folder):
+    """Three updates."""
+    trainer = PPOTrainer(
+        env=env,
+        preset=False,
+        out=folder / "run",
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        epochs_per_update=2,
+        total_timesteps=192,
+        eval_frequency=0,
+        eval_episodes=2,
+        max_steps_per_episode=20,
+    )
+    return trainer.train()
+
+
+class Judge(Wrapper):
+    """Rewards -1 for an action that the mask, in Jumanji's own layout, did not allow, and 0 for others."""
+
+    def reset(self, key):
+        state, first = self._env.reset(key)
+        return (state, first.observation.action_mask), first
+
+    def step(self, state, action):
+        state, mask = state
+        if self._env.action_spec.shape and mask.shape == tuple(self._env.action_spec.num_values.tolist()):
+            legal = mask[tuple(action)]
+        else:
+            legal = jnp.take_along_axis(mask, action[..., None], axis=-1).all()
+        state, moved = self._env.step(state, action)
+        moved.reward = jnp.where(legal, 0.0, -1.0)
+        return (state, moved.observation.action_mask), moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "space"),
+    [
+        (Minesweeper, spaces.Discrete(100, dtype=np.int32)),
+        (JobShop, spaces.MultiDiscrete([21] * 10, dtype=np.int32)),
+        pytest.param(Maze, spaces.Discrete(4, dtype=np.int32), marks=pytest.mark.learning),
+        pytest.param(BinPack, spaces.Discrete(800, dtype=np.int32), marks=pytest.mark.learning),
+    ],
+    ids=lambda case: getattr(case, "__name__", ""),
+)
+def test_no_illegal_action_in_a_whole_training(env, space, tmp_path):
+    judged = make(Judge(env()))
+    assert judged.spec.action_space == space
+    result = train(judged, tmp_path)
+    assert worst_reward(tmp_path) == 0
+    assert result["final_eval"]["return_min"] == 0
+
+
+def worst_reward(folder):
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    rewards = [json.loads(line)["buffer/reward_min"] for line in lines]
+    assert len(rewards) == 3
+    return min(rewards)
+
+
+@pytest.mark.slow
+def test_a_choice_among_pairs_is_taken_apart():
+    """Number 37 of 10 x 10 is row 3, column 7: the cell that the board shows uncovered. Once more is illegal."""
+    env = make(Judge(Minesweeper()))
+    state, first = env.reset(jax.random.key(0))
+    assert first.action_mask.all()
+    state, moved = env.step(jax.random.key(1), state, jnp.int32(37))
+    assert np.argwhere(moved.obs["board"] != -1).tolist() == [[3, 7]]
+    assert np.flatnonzero(~moved.action_mask).tolist() == [37]
+    assert moved.reward == 0
+    _, moved = env.step(jax.random.key(1), state, jnp.int32(37))
+    assert moved.reward == -1
+
+
+def random_return(env_id, lanes=64, steps=16_000):
+    """The mean return of episodes in which every allowed action is as likely as any other."""
+    copies = Lanes(make(env_id), lanes)
+
+    def one(carry, key):
+        state, mask, returned = carry
+        action = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
+        state, now = copies.step(jax.random.fold_in(key, 1), state, action.astype(jnp.int32))
+        returned += now.reward
+        return (state, now.action_mask, jnp.where(now.ended, 0.0, returned)), (returned, now.ended)
+
+    @jax.jit
+    def play(key):
+        state, first = copies.reset(key)
+        return jax.lax.scan(one, (state, first.action_mask, jnp.zeros(lanes)), jax.random.split(key, steps))[1]
+
+    returned, ended = jax.device_get(play(jax.random.key(0)))
+    return returned[ended].mean()
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("name", "steps", "factor"), [("Snake-v1", 400_000, 2.0), ("Maze-v0", 800_000, 1.5)])
+def test_presets_learn_well_beyond_random(name, steps, factor, tmp_path):
+    """The mean return of the episodes that end in the last tenth of the steps, against that of random legal actions."""
+    trainer = PPOTrainer(env=f"jumanji/{name}", out=tmp_path, total_timesteps=steps, eval_frequency=0)
+    result = trainer.train()
+    updates = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    late = [now for now in updates if now["step"] > 0.9 * steps and now["rollout/episodes"]]
+    learned = np.average([n["rollout/return_mean"] for n in late], weights=[n["rollout/episodes"] for n in late])
+    random = random_return(f"jumanji/{name}")
+    print(f"{name}: random {random:.2f}, learned {learned:.2f}; {result['wall_seconds']:.0f} s")
+    assert learned >= factor * random
+
+
+def discrete(*num):
+    return specs.MultiDiscreteArray(jnp.array(num, jnp.int32)) if len(num) > 1 else specs.DiscreteArray(num[0])
+
+
+def test_layouts_of_masks():
+    def found(spec, mask):
+        choices, space = _actions(spec, mask, "x")
+        return choices, str(space)
+
+    assert found(discrete(3), (3,)) == (None, "Discrete(3, dtype=int32)")
+    assert found(discrete(40, 20), (40, 20)) == ((40, 20), "Discrete(800, dtype=int32)")
+    assert found(discrete(5, 5, 5), (3, 5)) == (None, "MultiDiscrete([5 5 5])")
+    assert found(discrete(5, 4), None) == (None, "MultiDiscrete([5 4])")
+    # MultiCVRP: values 0 to 21 declared, flags for 0 to 20.
+    assert found(specs.BoundedArray((2,), jnp.int16, 0, 21), (2, 21)) == (None, "MultiDiscrete([21 21])")
+    with pytest.raises(UserError, match=r"mask of the shape \(7,\), which has neither"):
+        found(discrete(3), (7,))
+    with pytest.raises(UserError, match=r"mask of the shape \(2,\), which has neither"):
+        found(specs.BoundedArray((2,), jnp.float32, -1.0, 1.0), (2,))
+    with pytest.raises(UserError, match="can be read as one flag per value"):
+        found(discrete(2, 2), (2, 2))
+
+
+def test_observations_keep_names_types_and_bounds():
+    maze = make("jumanji/Maze-v0").spec.observation_space
+    assert set(maze) == {"agent_position", "target_position", "walls", "step_count"}
+    assert maze["agent_position"]["row"] == spaces.Box(0, 9, (), np.int32)
+    assert maze["walls"] == spaces.Box(0, 1, (10, 10), np.int8)
+    assert maze["step_count"] == spaces.Box(0, 100, (), np.int32)  # Jumanji says: any number
+    snake = make("jumanji/Snake-v1").spec.observation_space
+    assert snake["grid"] == spaces.Box(0.0, 1.0, (12, 12, 5), np.float32)
+    assert snake["step_count"] == spaces.Box(0, 4000, (), np.int32)  # Jumanji says: 4,000 categories
+    assert make("jumanji/TSP-v1").spec.observation_space["position"] == spaces.Discrete(20, dtype=np.int32)
+    game = make("jumanji/Game2048-v1").spec.observation_space["board"]
+    assert game == spaces.Box(-(2**31), 2**31 - 1, (4, 4), np.int32)
+
+
+def test_an_observation_that_is_one_array():
+    env = make(FakeEnvironment(time_limit=3))
+    assert isinstance(env.spec.observation_space, spaces.Box)
+    _, first = env.reset(jax.random.key(0))
+    assert first.obs.shape == env.spec.observation_space.shape
+    assert first.action_mask is None
+
+
+def run(env, act, steps):
+    """The timesteps of one lane; `act` gives the action from the last."""
+    lanes = Lanes(make(env), 1)
+    state, now = lanes.reset(jax.random.key(0))
+    step, seen = jax.jit(lanes.step), [now]
+    for number in range(steps):
+        state, now = step(jax.random.key(number), state, jnp.asarray([act(now)]))
+        seen.append(now)
+    return jax.device_get(seen)
+
+
+@pytest.mark.slow
+def test_final_observations_are_those_of_jumanji_itself():
+    """A snake that goes on to the right runs into the wall; Jumanji, stepped by hand, shows the same until there."""
+    env = Snake()
+    seen = run(env, lambda _: 1, 12)
+    with lenient():
+        state, step = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1)[0])
+        by_hand = jax.jit(env.step)
+        for now in seen[1:]:
+            state, step = by_hand(state, jnp.int32(1))
+            np.testing.assert_array_equal(now.final_obs["grid"][0], step.observation.grid)
+            assert now.terminated[0] == step.last()
+            if step.last():
+                break
+    assert step.last()
+    assert now.obs["step_count"] == 0
+    assert now.final_obs["step_count"] == step.observation.step_count > 0
+    assert not now.truncated
+
+
+def ends(seen):
+    return [(bool(now.terminated[0]), bool(now.truncated[0])) for now in seen]
+
+
+@pytest.mark.slow
+def test_time_limits_are_ends_where_jumanji_gives_them_no_future():
+    snake = run(Snake(time_limit=3), lambda now: jnp.argmax(now.action_mask[0]), 3)
+    assert ends(snake) == [(False, False)] * 3 + [(True, False)]
+    assert snake[-1].final_obs["step_count"] == 3
+    assert snake[-1].obs["step_count"] == 0
+
+
+class GoesOn(Wrapper):
+    """Ends with a discount that says that something could follow."""
+
+    def step(self, state, action):
+        state, moved = self._env.step(state, action)
+        moved.discount = jnp.float32(0.5)
+        return state, moved
+
+
+def test_ends_with_a_future_are_cuts():
+    fake = FakeEnvironment(time_limit=2)
+    still = jnp.zeros(fake.action_spec.shape)
+    assert ends(run(fake, lambda _: still, 2)) == [(False, False)] * 2 + [(True, False)]
+    assert ends(run(GoesOn(fake), lambda _: still, 2)) == [(False, False)] * 2 + [(False, True)]
+
+
+@pytest.mark.learning
+def test_foraging_is_cut_by_its_time_limit():
+    seen = run(MultiToSingleWrapper(LevelBasedForaging(time_limit=2)), lambda _: [0, 0], 2)
+    assert ends(seen) == [(False, False)] * 2 + [(False, True)]
+    assert seen[-1].action_mask.shape == (1, 12)
+
+
+@pytest.mark.parametrize("name", sorted(PER_AGENT))
+def test_rewards_per_agent_are_refused(name):
+    with pytest.raises(UserError, match=rf"jumanji/{name} rewards each of its \d+ agents by itself"):
+        make(f"jumanji/{name}")
+    assert name not in names()
+    with lenient():
+        summed = MultiToSingleWrapper(jumanji.make(name))
+    assert make(summed).spec.id == f"jumanji/{name[: name.index('-')]}"
+
+
+@pytest.mark.parametrize("wrapper", [AutoResetWrapper, VmapWrapper])
+def test_wrappers_that_reset_or_copy_are_refused(wrapper):
+    with pytest.raises(UserError, match=f"without {wrapper.__name__}"):
+        make(wrapper(Maze()))
+
+
+def test_a_missing_environment_is_named():
+    with pytest.raises(UserError, match="did you mean jumanji/Maze-v0"):
+        make("jumanji/Maze-v1")
+
+
+def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch):
+    def fail(name):
+        raise FileNotFoundError("no network")
+
+    monkeypatch.setattr("jumanji.registration.make", fail)
+    with pytest.raises(UserError, match="jumanji/Sokoban-v0 needs data that it downloads"):
+        make("jumanji/Sokoban-v0")
