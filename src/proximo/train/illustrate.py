@@ -14,6 +14,9 @@ from proximo.record import film
 from proximo.trace import trace
 from proximo.track.plots import draw_pictures
 
+_drawing = threading.Lock()
+"""Matplotlib is not made for threads, of which an experiment has several."""
+
 
 def illustrate(
     path: Path,
@@ -25,22 +28,6 @@ def illustrate(
 ) -> list[str]:
     """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:
     a picture is never worth a run."""
-    with _one_at_a_time:
-        return _illustrate(path, config, result, env, agent, stop)
-
-
-_one_at_a_time = threading.Lock()
-"""Matplotlib is not made for threads, of which an experiment has several."""
-
-
-def _illustrate(
-    path: Path,
-    config: Config,
-    result: dict[str, Any],
-    env: JaxEnv | HostSource,
-    agent: PPOAgent,
-    stop: Callable[[], bool],
-) -> list[str]:
     trouble: list[str] = []
     played = None
     try:
@@ -49,7 +36,8 @@ def _illustrate(
     except Exception as error:
         trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
     try:
-        trouble += draw_pictures(path, config, result, played)
+        with _drawing:
+            trouble += draw_pictures(path, config, result, played)
     except Exception as error:
         trouble.append(f"There are no pictures: {type(error).__name__}: {error}")
     try:
