@@ -25,7 +25,7 @@ from proximo.errors import UserError
 from proximo.run import read_config
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
-from proximo.track.feed import Rows, alone, sync
+from proximo.track.feed import Rows, alone, keep_feeding, sync
 from proximo.track.mlflow import MAX_METRICS, batches, in_words
 from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
@@ -38,7 +38,8 @@ CACHE = Path(__file__).parent.parent / ".pytest_cache"
 
 @pytest.fixture(autouse=True)
 def kept_template(monkeypatch):
-    """An empty database is made once, and not in the user's cache."""
+    """An empty database is made once, and not in the user's cache; and runs are fed from their start."""
+    monkeypatch.setattr(tracker.Tracker, "begin_after", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -114,6 +115,28 @@ def untracked(tmp_path_factory):
 @pytest.fixture
 def copy(untracked, tmp_path):
     return shutil.copytree(untracked, tmp_path / "runs" / "run")
+
+
+def test_a_short_run_is_sent_at_its_end_a_long_one_after_a_while(monkeypatch):
+    class Sender:
+        sent = 0
+
+        def __init__(self):
+            self.did = []
+
+        def feed(self):
+            self.did.append("feed")
+
+        def finish(self):
+            self.did.append("finish")
+
+    monkeypatch.setattr("proximo.track.feed.say", dict)
+    for words, did in (([b"end"], ["finish"]), ([None, b"end"], ["feed", "finish"])):
+        waited, left, sender = [], list(words), Sender()
+        monkeypatch.setattr("proximo.track.feed.told", lambda seconds: (waited.append(seconds), left.pop(0))[1])  # noqa: B023
+        keep_feeding(sender, 60.0)
+        assert waited[0] == 60.0
+        assert sender.did == did
 
 
 # What MLflow has
@@ -216,7 +239,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
 def test_what_a_killed_training_leaves_is_sent(copy):
     """The process that feeds MLflow sees the trainer go."""
     (copy / "result.json").unlink()
-    command = [sys.executable, "-m", "proximo.track.feed", str(copy)]
+    command = [sys.executable, "-m", "proximo.track.feed", str(copy), "0"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1]) == {"done": True, "sent": 40}
     assert stored(copy).info.status == "KILLED"

@@ -32,6 +32,7 @@ class ExperimentTracker(Tracker):
     """Feeds MLflow while an experiment runs."""
 
     feeder = "proximo.experiment.track"
+    begin_after = 0.0
 
     def _lack(self, sent: int) -> str:
         return f"some of this experiment (it has {sent:,} runs)" if sent else "this experiment"
@@ -188,7 +189,7 @@ def main() -> None:
     feeder = ExperimentFeeder(out, tell=say)
     say(uri=feeder.shown_uri)
     with alone(out, wait=True):
-        keep_feeding(feeder)
+        keep_feeding(feeder, float(sys.argv[2]))
 
 
 if __name__ == "__main__":

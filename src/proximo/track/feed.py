@@ -1,7 +1,8 @@
 """From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
 
-    python -m proximo.track.feed RUN
+    python -m proximo.track.feed RUN SECONDS
 
+It begins after so many seconds, or when training ends: loading MLflow takes time that a short run would feel.
 Lines on the standard input say when training ends; lines of JSON on the standard output say how it goes.
 """
 
@@ -26,7 +27,7 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.track.mlflow import MlflowRun, Record, in_words
 
-PAUSE, FILES_PAUSE = 2.0, 10.0
+PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
@@ -163,11 +164,11 @@ class Sender(Protocol):
     def finish(self) -> None: ...
 
 
-def keep_feeding(feeder: Sender) -> None:
-    """Feed until training ends, and then to the end; what fails is tried again, later and later. Of a failure that the
-    next attempt mends nothing is said."""
+def keep_feeding(feeder: Sender, wait: float = 0.0) -> None:
+    """Feed until training ends, and then to the end, after `wait` seconds or, if training ends before, then; what fails
+    is tried again, later and later. Of a failure that the next attempt mends nothing is said."""
     word: bytes | None = None
-    failures, pause, gone_at = 0, 0.0, 0.0
+    failures, pause, gone_at = 0, wait, 0.0
     while word != b"" or time.monotonic() - gone_at < ORPHAN_SECONDS:
         if word is None:
             word, gone_at = told(pause), time.monotonic()
@@ -204,7 +205,7 @@ def main() -> None:
     feeder = Feeder(path, config)
     say(uri=feeder.run.shown_uri)
     with alone(path, wait=True):
-        keep_feeding(feeder)
+        keep_feeding(feeder, float(sys.argv[2]))
 
 
 if __name__ == "__main__":

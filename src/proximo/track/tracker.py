@@ -20,6 +20,10 @@ PATIENCE, PATIENCE_IN_TROUBLE = 15.0, 3.0
 """Seconds that the end of a run waits for MLflow to take anything more: usually, and when there was trouble."""
 
 
+BEGIN_SECONDS = 60.0
+"""After which MLflow is loaded, if the run still goes on: that takes two seconds of a processor."""
+
+
 class NoTracker:
     """Tracks nothing."""
 
@@ -33,6 +37,7 @@ class Tracker(NoTracker):
 
     feeder = "proximo.track.feed"
     """The module of the process."""
+    begin_after = BEGIN_SECONDS
 
     def __init__(self, path: Path, note: Callable[[str], None]):
         self._path, self._note = path, note
@@ -44,6 +49,7 @@ class Tracker(NoTracker):
     def start(self) -> None:
         """From now on the rows of the run are sent. `config.yaml` is there."""
         command = [sys.executable or "python3", "-P", "-m", self.feeder, str(self._path.absolute())]
+        command.append(str(self.begin_after))
         try:
             self._process = subprocess.Popen(
                 command,
