@@ -95,7 +95,7 @@ def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path)
     assert len({policy(tmp_path / "e" / run.folder) for run in plan.runs}) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_host_environments_are_the_runs_alone_and_have_processes_of_their_own(tmp_path):
     run_multiple_experiments(HOST, seeds=[3, 1], out=tmp_path / "e", preset=False, jobs=2, **SHORT)
     for run in Plan.load(tmp_path / "e").runs:
@@ -353,7 +353,7 @@ def test_killed_twice_and_resumed_ends_as_if_it_never_was(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.learning)])
 def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path, number):
     file, out = tmp_path / "plan.yaml", tmp_path / "e"
     file.write_text(PLAN.format(envs=f"{JAX}, {HOST}", steps=200_000))

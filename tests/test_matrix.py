@@ -163,10 +163,7 @@ ALL = [(*row, 1 + sum(map(len, row)) % 2) for row in CROSSED]  # stacked observa
 
 FEW = [
     ("dict", "hybrid", "gru", "separate", "compiled"),
-    ("dict", "hybrid", "lstm", "shared", "host"),
-    ("vector", "multi", "gru", "shared", "host"),
-    ("image", "beta", "lstm", "separate", "compiled"),
-    ("vector", "deviating", "none", "shared", "compiled"),
+    ("vector", "multi", "lstm", "shared", "host"),
 ]
 """In `make test`; the others in `make test-learning`."""
 

@@ -22,7 +22,7 @@ POLICY = Policy(
 training_samples = jax.jit(module.training_samples, static_argnums=(3, 4))
 optimize = jax.jit(module.optimize, static_argnums=(3, 4))
 update = jax.jit(module.update, static_argnums=(3, 4))
-final_values = jax.jit(module.final_values, static_argnums=3)
+final_values = jax.jit(module.final_values, static_argnums=4)
 act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
 
@@ -120,7 +120,7 @@ def test_values_bootstrap_from_what_each_step_led_to(state):
 
 
 def test_final_values_are_of_steps_with_a_truncation(state):
-    result = final_values(state.params, state.obs_stats, ROLLOUT, POLICY)
+    result = final_values(state.params, state.obs_stats, ROLLOUT, ROLLOUT.carry["critic"], POLICY)
     np.testing.assert_allclose(result[2], value_of(state, ROLLOUT.final_obs[2]), rtol=1e-5)
     assert result[2].all()
     assert not result[jnp.array([0, 1, 3])].any()
