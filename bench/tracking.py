@@ -1,7 +1,8 @@
-"""What tracking costs: the same training with and without MLflow, by turns; `python bench/tracking.py [--repeats R]`.
+"""What tracking costs: the same training with and without MLflow, by turns; `python bench/tracking.py [--long]`.
 
 Prints the time of training (not of compiling, evaluating or ending) with tracking over the time without, for each pair
-and as a median, and how much longer the whole call takes.
+and as a median, and how much longer the whole call takes. MLflow is loaded after a minute of training, or at its end:
+`--long` makes a run of about a minute and a half.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ RUNS = {
 }
 
 
+LONG = {"gymnax/CartPole-v1": RUNS["gymnax/CartPole-v1"] | {"total_timesteps": 12_000_000}}
+
+
 def seconds(env: str, tracked: bool, folder: str, settings: dict) -> tuple[float, float]:
     """Of training, and of the whole call."""
     path = Path(folder) / f"{time.time_ns()}"
@@ -34,8 +38,10 @@ def seconds(env: str, tracked: bool, folder: str, settings: dict) -> tuple[float
 def main() -> None:
     parser = argparse.ArgumentParser(description="Training time with tracking over training time without.")
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
-    for env, settings in RUNS.items():
+    parser.add_argument("--long", action="store_true")
+    given = parser.parse_args()
+    repeats = given.repeats
+    for env, settings in (LONG if given.long else RUNS).items():
         with tempfile.TemporaryDirectory() as folder:
             seconds(env, True, folder, settings | {"total_timesteps": 10_000})  # makes the database, compiles
             ratios, ends = [], []
