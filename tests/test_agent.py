@@ -13,6 +13,7 @@ import safetensors.numpy
 from gymnasium import spaces
 
 from proximo import PPOAgent, settings
+from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.networks import Network
 from proximo.policy.spaces import space_from_json, space_to_json
@@ -296,3 +297,12 @@ def test_a_state_dict_without_pytorch(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="needs PyTorch; pip install torch"):
         agent(spaces.Discrete(2)).save(tmp_path / "agent.pth")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_shape_of_memory_is_found_once(monkeypatch):
+    """It takes milliseconds: acting asks for it each time."""
+    agent = PPOAgent(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(2), Config())
+    agent.act(np.zeros(3, np.float32))
+    monkeypatch.setattr(type(agent.policy), "_start", lambda *_: pytest.fail("the networks were started anew"))
+    agent.act(np.zeros(3, np.float32))
+    agent.value(np.zeros(3, np.float32))

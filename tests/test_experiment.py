@@ -121,6 +121,33 @@ def test_nothing_is_done_twice(tmp_path):
     assert files == {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
 
 
+def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path, monkeypatch):
+    """It leaves a folder with nothing but what went wrong, which must not be in the way."""
+    out, heard = tmp_path / "e", Heard()
+
+    def fails(*_, **__):
+        raise ValueError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner_module, "PPOTrainer", fails)
+        run_multiple_experiments(JAX, seeds=1, out=out, preset=False, progress=heard, **SHORT)
+    (end,) = heard.ends.values()
+    assert end["end"] == "failed"
+    (run,) = (out / "runs").iterdir()
+    assert "ValueError: not now" in (run / "error.txt").read_text()
+    summary = runner_module.carry_out(Plan.load(out), out)
+    assert [run["state"] for run in summary["runs"]] == ["complete"]
+    assert not (run / "error.txt").exists()
+
+
+def test_an_environment_that_was_handed_in_is_not_replaced_by_one_of_its_name(tmp_path):
+    out = tmp_path / "e"
+    run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
+    with pytest.raises(UserError, match="was handed in as a Python object; hand it in again"):
+        runner_module.carry_out(Plan.load(out), out)
+    assert runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())["runs"][0]["state"] == "complete"
+
+
 class Breaks(gymnasium.Wrapper):
     """Breaks in the episodes that begin with certain seeds, as long as the file `broken` is there."""
 
@@ -178,7 +205,7 @@ def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
     with (out / "experiment.json").open("rb") as file:
         assert runner_module.take_lock(file)
         with pytest.raises(UserError, match="carried out by another process"):
-            runner_module.carry_out(Plan.load(out), out)
+            runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())
 
 
 def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path):
@@ -193,7 +220,7 @@ def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
     grid = {"ppo.gamma": [0.9, 0.99], "ppo.epochs_per_update": [1, 2]}
     trials = runner_module.make_trials(None, grid, 2)
     runs = runner_module.make_plan([JAX], trials, {}, {}).runs
-    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], None, Progress(), bool)
+    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], {JAX}, None, Progress(), bool)
     taken = {0: [], 1: []}
     last = {0: None, 1: None}
     for turn in range(8):
@@ -208,7 +235,7 @@ def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
     ("count", "shares"), [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1], [2, 3, 4]]), (7, [[0], [1], [2], [3], [4], [0], [1]])]
 )
 def test_processes_share_the_cores(tmp_path, count, shares):
-    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], None, Progress(), bool)
+    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], set(), None, Progress(), bool)
     assert [slots._share(slot) for slot in range(count)] == shares
 
 
@@ -288,6 +315,8 @@ def test_a_dry_run_trains_nothing(tmp_path):
         ([JAX, "--trials", "some"], "--trials must be"),
         (["nothing.yaml"], "Cannot read the configuration nothing.yaml"),
         ([JAX, "--resume", "somewhere"], "it takes only --jobs and --quiet"),
+        (["--resume", "somewhere", "--no-mlflow"], "it takes only --jobs and --quiet"),
+        (["--resume", "somewhere", "--dry-run"], "it takes only --jobs and --quiet"),
         (["--resume", "somewhere"], "it has no experiment.json"),
         ([JAX, "--mlflow", "http://x", "--no-mlflow"], "exclude each other"),
     ],

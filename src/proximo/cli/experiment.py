@@ -66,7 +66,8 @@ def experiment(
     if mlflow is not None and no_mlflow:
         raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     if resume is not None:
-        if any(given is not None for given in (what, trials, steps, seed, out_dir, config, assignments, mlflow)):
+        others = (what, trials, steps, seed, out_dir, config, assignments, mlflow)
+        if any(given is not None for given in others) or not preset or no_mlflow or dry_run:
             raise UserError("--resume goes on with an experiment as it was planned; it takes only --jobs and --quiet.")
         plan, path = Plan.load(resume), resume
     else:

@@ -52,6 +52,8 @@ class Plan:
 
     name: str
     runs: tuple[PlannedRun, ...]
+    by_id: bool = True
+    """Whether the environments can be made from their ids; otherwise they were handed in."""
 
     def save(self, out: Path) -> None:
         """Write the plan to the experiment's folder, which must be new or empty."""
@@ -68,7 +70,7 @@ class Plan:
             }
             for run in self.runs
         ]
-        write_atomically(out / PLAN, to_json({"name": self.name, "runs": runs}, indent=1) + "\n")
+        write_atomically(out / PLAN, to_json({"name": self.name, "by_id": self.by_id, "runs": runs}, indent=1) + "\n")
 
     @classmethod
     def load(cls, out: Path) -> Plan:
@@ -76,7 +78,7 @@ class Plan:
         try:
             saved = json.loads((out / PLAN).read_text(encoding="utf-8"))
             runs = tuple(_loaded(run, out) for run in saved["runs"])
-            return cls(str(saved["name"]), runs)
+            return cls(str(saved["name"]), runs, saved["by_id"] is True)
         except FileNotFoundError:
             raise UserError(f"{out} is not the folder of an experiment: it has no {PLAN}.") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:

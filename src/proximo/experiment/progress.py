@@ -55,7 +55,7 @@ class ProgressDisplay(Progress):
         self._lock = threading.Lock()
         self._at: dict[str, tuple[PlannedRun, int, float | None]] = {}
         self._said: set[str] = set()
-        self._done_steps = self._ended = self._failed = 0
+        self._done_steps = self._ended = 0
 
     def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
         self._missing = missing

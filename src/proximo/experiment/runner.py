@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -55,6 +56,7 @@ def run_single_experiment(
     rows, until = out / "metrics.jsonl", time.monotonic() + LET_GO_SECONDS
     while rows.exists() and is_running(rows) and time.monotonic() < until:
         time.sleep(0.1)
+    (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
     if steps(out):
         trainer = PPOTrainer.resume(out, env, console=console)
     else:
@@ -85,16 +87,17 @@ def run_multiple_experiments(
     runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by side; as many as
     there are processor cores by default.
     """
-    given = settings.from_file(Path(config)) if isinstance(config, str | Path) else {}
-    if config is not None and not given:
-        given = settings.from_mapping(config, "config")
+    if isinstance(config, str | Path):
+        given = settings.from_file(Path(config))
+    else:
+        given = settings.from_mapping(config or {}, "config")
     flags = settings.from_keywords(keywords)
     named = isinstance(env, str | list | tuple) or env is None
     ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [envs.make(env).spec.id]
     first = flags.pop("seed", given.pop("seed", 0))
     given.pop("env.id", None)
     chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
-    plan = make_plan(ids, chosen, given, flags, preset)
+    plan = replace(make_plan(ids, chosen, given, flags, preset), by_id=named)
     path = Path(out) if out is not None else default_folder(plan.name)
     plan.save(path)
     return carry_out(plan, path, jobs, progress, None if named else env)
@@ -103,7 +106,13 @@ def run_multiple_experiments(
 def carry_out(
     plan: Plan, out: Path, jobs: int | None = None, progress: Progress | None = None, env: Any = None
 ) -> dict[str, Any]:
-    """Train what is missing of the experiment in `out`, and write its results."""
+    """Train what is missing of the experiment in `out`, and write its results. `env` is the environment, where it was
+    handed in as an object."""
+    if env is None and not plan.by_id:
+        raise UserError(
+            f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
+            f"with proximo.experiment.runner.carry_out(Plan.load(out), out, env=env)."
+        )
     progress, cores = progress or Progress(), available_cores()
     with (out / PLAN).open("rb") as file:
         if not take_lock(file):
@@ -115,7 +124,7 @@ def _carry_out(
     plan: Plan, out: Path, jobs: int | None, progress: Progress, env: Any, cores: list[int]
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
-    check_environments(missing, env)
+    compiled = find_compiled(missing, env)
     count = max(1, min(jobs or len(cores), len(missing)))
     progress.start(plan, out, missing, count)
     tracker = make_tracker(plan, out, progress.note)
@@ -124,7 +133,7 @@ def _carry_out(
         tracker.start()
         try:
             stopped = lambda: interrupt is not None and interrupt.signal is not None  # noqa: E731
-            slots = Slots(missing, out, count, cores, env, progress, stopped)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, stopped)
             slots.run()
             summary = summarize(plan, out)
         finally:
@@ -166,10 +175,10 @@ def available_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def check_environments(runs: Sequence[PlannedRun], env: Any) -> None:
-    """Refuse what cannot be made, before anything is trained."""
-    for env_id in dict.fromkeys(run.config.env.id for run in runs):
-        envs.make(env_id if env is None else env)
+def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
+    """The environments that are written in JAX. What cannot be made is refused here, before anything is trained."""
+    made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
+    return {env_id for env_id, source in made.items() if not isinstance(source, envs.HostSource)}
 
 
 class Slots:
@@ -181,6 +190,7 @@ class Slots:
         out: Path,
         count: int,
         cores: list[int],
+        compiled: set[str],
         env: Any,
         progress: Progress,
         stopped: Callable[[], bool],
@@ -190,12 +200,9 @@ class Slots:
         self._out, self._count, self._cores, self._env = out, count, cores, env
         self._progress, self._stopped = progress, stopped
         self._lock = threading.Lock()
-        self._compiled = {
-            run.config.env.id: not isinstance(envs.make(run.config.env.id if env is None else env), envs.HostSource)
-            for run in runs
-        }
+        self._compiled = compiled
         self._packed = ""
-        if env is not None and not all(self._compiled.values()):
+        if env is not None and not compiled:
             import cloudpickle
 
             self._packed = base64.b64encode(cloudpickle.dumps(env)).decode()
@@ -216,7 +223,9 @@ class Slots:
             while not self._stopped() and (taken := self._take(shape)) is not None:
                 shape, run = taken
                 self._progress.began(run)
-                if not self._compiled[run.config.env.id] and (worker is None or not worker.alive):
+                if run.config.env.id not in self._compiled and (worker is None or not worker.alive):
+                    if worker is not None:
+                        worker.close()
                     worker = Worker(self._share(slot), self._out / "workers.log")
                 self._progress.ended(run, self._train(run, worker))
                 with self._lock:
@@ -228,7 +237,7 @@ class Slots:
     def _train(self, run: PlannedRun, worker: Worker | None) -> Message:
         """Train one run, here or in the worker; how it ended."""
         path, tell = self._out / run.folder, partial(self._progress.tell, run)
-        if self._compiled[run.config.env.id]:
+        if run.config.env.id in self._compiled:
             return attempt(run.config, path, self._env, tell)
         assert worker is not None
         job = {"settings": settings.to_mapping(run.config), "path": str(path), "env": self._packed}
@@ -265,7 +274,7 @@ def attempt(config: Config, path: Path, env: Any, tell: Callable[[Message], None
     try:
         result = run_single_experiment(config, path, env, reporter, tracked=False)
         ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
-        return {"end": ended, "seconds": result["wall_seconds"], "steps": result["total_steps"]}
+        return {"end": ended, "seconds": result["wall_seconds"]}
     except ProximoError as error:
         sentence, trace = (error.sentence, error.trace) if isinstance(error, EnvError) else (str(error), "")
         _write_down(path, f"{sentence}\n\n{trace}")

@@ -103,7 +103,7 @@ def remembering(before: Network, kind: str, size: int, after: Network | None) ->
 
     def init(key: jax.Array, features: Any) -> tuple[Tree, Tree]:
         first, middle, last = jax.random.split(key, 3)
-        params, hidden = {}, features
+        params = {}
         params["before"], _ = before.init(first, features)
         _, hidden = before.apply(params["before"], (), features)
         params["memory"] = cell.init(middle, hidden)["params"]

@@ -99,8 +99,12 @@ class Policy:
 
     def initial_carry(self, num_lanes: int) -> Tree:
         """The memory that every episode starts with: zeros [L, ...]."""
-        _, carry = jax.eval_shape(self._start, jax.random.key(0))
-        return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), carry)
+        return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), self._carry_types)
+
+    @cached_property
+    def _carry_types(self) -> Tree:
+        """Shapes and types of the memory, with a batch axis of 1: found once, since it takes milliseconds."""
+        return jax.eval_shape(self._start, jax.random.key(0))[1]
 
     def initial_stats(self) -> RunningStats | None:
         """Statistics of the observations' vector, or None where none are kept."""
@@ -146,7 +150,7 @@ class Policy:
     @cached_property
     def recurrent(self) -> bool:
         """Whether anything is remembered from one step to the next."""
-        return bool(jax.tree.leaves(self.initial_carry(1)))
+        return bool(jax.tree.leaves(self._carry_types))
 
     def unroll(
         self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, fresh: jax.Array

@@ -2,8 +2,8 @@
 
 The physics is the one that each environment has by default (`generalized`); for another, hand in the object:
 `PPOTrainer(env=brax.envs.get_environment("ant", backend="spring"))`. Episodes are cut after 1,000 steps, as in Brax's
-own training. Unlike there, each begins with a reset of its own, not with the state that its lane began with: a reset
-of all lanes takes a sixth of the time of a step (ant; two fifths for inverted_pendulum), and only when some lane ended.
+own training. Unlike there, each begins with a reset of its own, not with the state that its lane began with; that takes
+less time than a step does, and only when some lane ended.
 """
 
 from __future__ import annotations
