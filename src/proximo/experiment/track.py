@@ -19,13 +19,12 @@ from proximo.experiment.plan import Plan, PlannedRun
 from proximo.files import to_json, write_atomically
 from proximo.track import embedded
 from proximo.track.facts import safe_name, without_password
-from proximo.track.feed import Feeder, alone, keep_feeding, say
+from proximo.track.feed import NICENESS, Feeder, alone, keep_feeding, say
 from proximo.track.mlflow import MEMORY, find_experiment, in_words, make_client
 from proximo.track.runs import COMPLETE
 from proximo.track.tracker import NoTracker, Tracker, is_wanted
 
 FILES = ("summary.json", "summary.csv", "report.html", "plots/*.png")
-NICENESS = 10
 
 
 class ExperimentTracker(Tracker):
@@ -185,7 +184,7 @@ def main() -> None:
     out = Path(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the experiment, which will say so
     sys.stdout = sys.stderr  # what MLflow prints is not for it
-    os.nice(NICENESS)  # not last in line: all cores are at work as long as there are runs
+    os.nice(NICENESS)
     feeder = ExperimentFeeder(out, tell=say)
     say(uri=feeder.shown_uri)
     with alone(out, wait=True):

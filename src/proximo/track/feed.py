@@ -32,6 +32,7 @@ LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
 MOST_BYTES = 1_000_000
+NICENESS = 10  # and no more: at the end of a run somebody waits
 
 
 class Rows:
@@ -189,17 +190,10 @@ def keep_feeding(feeder: Sender, wait: float = 0.0) -> None:
                 say(trouble=in_words(error), sent=feeder.sent)
 
 
-def step_back() -> None:
-    """Run only where the processors have nothing else to do: loading MLflow takes seconds of one."""
-    os.nice(19)
-    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def main() -> None:
     path = Path(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the trainer, which will say so
-    step_back()
+    os.nice(NICENESS)
     sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
     config = settings.build(settings.from_file(path / "config.yaml"))
     feeder = Feeder(path, config)
