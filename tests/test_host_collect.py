@@ -179,7 +179,7 @@ def test_episodes_are_counted_by_hand():
     agent = PPOAgent(host_probes.Walk.observation_space, host_probes.Walk.action_space, config())
     state = HostCollector(env, agent.policy, config()).start(0)
     state = dataclasses.replace(state, length=jnp.array([10, 0]), returned=jnp.array([100.0, 0.0]))
-    after, episodes = tally(state, Collected(rollout, said, None, ()), None)
+    after, episodes = tally(state, Collected(rollout, said, None, None, ()), None)
     np.testing.assert_array_equal(episodes.length, [[0, 0], [12, 2], [0, 0], [0, 0], [3, 0]])
     assert episodes.returned[1, 0] == 103
     assert episodes.returned[1, 1] == 3

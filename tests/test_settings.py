@@ -88,6 +88,10 @@ def positive(highest):
     return st.floats(1e-8, highest)
 
 
+def named_agents():
+    return st.dictionaries(st.text(), st.lists(st.text()).map(tuple), min_size=1)
+
+
 @st.composite
 def valid_values(draw):
     """Values for every setting, that also fit together."""
@@ -133,6 +137,15 @@ def valid_values(draw):
         "normalize.observations": draw(st.booleans()),
         "normalize.rewards": draw(st.booleans()),
         "normalize.clip_rewards": draw(st.none() | positive(1e6)),
+        "agents.policy": "groups",
+        "agents.members": draw(st.none() | named_agents()),
+        "agents.identity": draw(st.booleans()),
+        "agents.critic": draw(st.sampled_from(["own", "central"])),
+        "agents.reward": draw(st.sampled_from(["own", "team"])),
+        "agents.selfplay": draw(st.floats(0.1, 1)),
+        "agents.selfplay_every": draw(st.integers(1, 1000)),
+        "agents.selfplay_pool": draw(st.integers(1, 1000)),
+        "agents.sides": draw(st.none() | named_agents()),
         "train.total_timesteps": draw(st.integers(1, 10**12)),
         "train.max_episodes": draw(st.none() | st.integers(1, 10**9)),
         "train.max_seconds": draw(st.none() | positive(1e9)),

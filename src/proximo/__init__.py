@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from proximo.envs.stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
     from proximo.policy.agent import PPOAgent
+    from proximo.policy.team_agent import TeamAgent
     from proximo.train.trainer import PPOTrainer
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FrameStacker",
     "PPOAgent",
     "PPOTrainer",
+    "TeamAgent",
     "__version__",
     "run_multiple_experiments",
     "run_single_experiment",
@@ -26,6 +28,7 @@ _HOMES = {
     "FrameStacker": "proximo.envs.stack",
     "PPOAgent": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
+    "TeamAgent": "proximo.policy.team_agent",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",
 }

@@ -156,6 +156,34 @@ class NormalizeConfig:
 
 
 @dataclass(frozen=True)
+class AgentsConfig:
+    """Environments with many agents: who learns together, from what, and against whom."""
+
+    policy: Literal["auto", "shared", "independent", "groups"] = setting(
+        "auto",
+        "One policy for all agents, for each, or for each group; auto: shared where all are alike, else groups.",
+    )
+    members: dict[str, tuple[str, ...]] | None = setting(
+        None, "Agents of each group, such as {wolf: [wolf_0, wolf_1], hare: [hare_0]}; null: the environment's own."
+    )
+    identity: bool = setting(False, "Show each agent which one of its group it is.")
+    critic: Literal["own", "central"] = setting(
+        "own", "What critics see: what their agent sees, or besides the environment's state (else all observations)."
+    )
+    reward: Literal["own", "team"] = setting(
+        "own", "What agents learn from: their own rewards, or the mean of all who are there."
+    )
+    selfplay: float = setting(
+        0.0, "Share of the environments in which all sides but one play by earlier policies.", at_least=0, at_most=1
+    )
+    selfplay_every: int = setting(10, "Updates between two policies that are kept for that.", at_least=1)
+    selfplay_pool: int = setting(10, "Earlier policies that are kept; the oldest goes.", at_least=1, at_most=1000)
+    sides: dict[str, tuple[str, ...]] | None = setting(
+        None, "Agents that play on one side; null: each group, or each agent where there is one group."
+    )
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """When a run ends at the latest; whichever comes first."""
 
@@ -232,6 +260,7 @@ class Config:
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     normalize: NormalizeConfig = dataclasses.field(default_factory=NormalizeConfig)
+    agents: AgentsConfig = dataclasses.field(default_factory=AgentsConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     stop: StopConfig = dataclasses.field(default_factory=StopConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
@@ -295,7 +324,18 @@ def check(config: Config) -> Config:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
         )
-    network = config.network
+    network, agents = config.network, config.agents
+    if agents.members is not None and agents.policy not in ("auto", "groups"):
+        raise UserError(f"agents.members has no effect with agents.policy={agents.policy}; use agents.policy=groups.")
+    if agents.critic == "central" and network.torso == "shared":
+        raise UserError(
+            "agents.critic=central needs networks that share nothing, since actor and critic see different things; "
+            "use network.torso=separate."
+        )
+    if not agents.selfplay:
+        for name in ("selfplay_every", "selfplay_pool", "sides"):
+            if (value := getattr(agents, name)) != getattr(AgentsConfig(), name):
+                raise UserError(f"agents.{name}={value} has no effect with agents.selfplay=0; set that too.")
     if network.torso == "shared" and ppo.optimizers == "separate":
         raise UserError(
             "ppo.optimizers=separate needs networks that share nothing, and network.torso is shared; "

@@ -16,15 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.collect.compiled import succeeded
+from proximo.collect.compiled import counted, succeeded
 from proximo.compiling import Same, jit, shared
 from proximo.config import EnvConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
-from proximo.envs.compiled.lanes import Lanes, where_lane
-from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy
+from proximo.envs.compiled.lanes import Lanes
+from proximo.policy.team import AnyPolicy
+from proximo.ppo.rollout import Episodes
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
 from proximo.summary import Evaluation
+from proximo.teams import Team
 
 Tree = Any
 MAX_LANES = 64
@@ -39,12 +40,10 @@ class EvalState:
     obs: Tree
     action_mask: Tree
     carry: Tree
-    returned: jax.Array  # [L] rewards of the running episode
+    returned: jax.Array  # [L] rewards of the running episode; with many agents [L, A]
     length: jax.Array  # [L] steps of the running episode
     done: jax.Array  # [L] episodes finished
-    returns: jax.Array  # [L, Q] of the finished ones
-    lengths: jax.Array  # [L, Q]
-    successes: jax.Array  # [L, Q] bool
+    episodes: Episodes  # [L, Q] the finished ones
     step: jax.Array  # int32
 
 
@@ -60,7 +59,7 @@ class Evaluator(Protocol):
     played: int
     """Episodes that the running call has finished: for `stop`, which is asked again and again."""
 
-    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def __call__(self, params: Tree, stats: Tree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate; the same parameters always give the same result. None if `stop` became true on the way."""
         ...
 
@@ -69,7 +68,7 @@ class Evaluator(Protocol):
 
 def make_evaluator(
     source: JaxEnv | HostSource,
-    policy: Policy,
+    policy: AnyPolicy,
     episodes: int,
     env: EnvConfig,
     seed: int,
@@ -94,21 +93,17 @@ def step_limit(source: JaxEnv | HostSource, env: EnvConfig) -> int | None:
 class Actions:
     """What a policy does: the most likely, or with a `key` a draw that the step and the lane address."""
 
-    policy: Policy
+    policy: AnyPolicy
     key: jax.Array | None
 
-    def __call__(
-        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree, noise: Tree
-    ) -> tuple[Tree, Tree]:
+    def __call__(self, params: Tree, stats: Tree, carry: Tree, obs: Tree, mask: Tree, noise: Tree) -> tuple[Tree, Tree]:
         """The actor's memory, and actions as the environment takes them."""
         distribution = self.policy.distribution
         memory, outputs = self.policy.act(params, stats, carry, obs)
         action = distribution.mode(outputs, mask) if self.key is None else distribution.sample(outputs, noise, mask)
         return memory, distribution.to_env(action)
 
-    def at(
-        self, step: jax.Array, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, mask: Tree
-    ) -> tuple[Tree, Tree]:
+    def at(self, step: jax.Array, params: Tree, stats: Tree, carry: Tree, obs: Tree, mask: Tree) -> tuple[Tree, Tree]:
         """The same for all lanes there are, at a step."""
         noise = self.noise(step, jax.tree.leaves(obs)[0].shape[0])
         return self(params, stats, carry, obs, mask, noise)
@@ -123,6 +118,14 @@ class Actions:
 def quotas(episodes: int, lanes: int) -> np.ndarray:
     """[L] episodes that each lane plays: `episodes` in all, as equal as they can be."""
     return np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
+
+
+def evaluation(
+    returns: np.ndarray, lengths: np.ndarray, successes: np.ndarray, agents: np.ndarray | None, team: Team | None
+) -> Evaluation:
+    """What was played; of many agents, with the returns [N, A] of each."""
+    each = {} if agents is None or team is None else team.by_name(agents.astype(np.float64))
+    return Evaluation(returns.astype(np.float64), lengths.astype(np.float64), successes, each)
 
 
 class CompiledEvaluator:
@@ -151,7 +154,7 @@ class CompiledEvaluator:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def __call__(self, params: Tree, stats: Tree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         keys = (self._key, self.actions.key)
         state = self._start(self._key)
         while ((done := np.asarray(state.done)) < self.quota).any():
@@ -159,9 +162,9 @@ class CompiledEvaluator:
             if stop():
                 return None
             state = self._run(keys, params, stats, state)
-        counted = np.arange(self.quota.max())[None] < self.quota[:, None]
-        returns, lengths = (np.asarray(part, np.float64)[counted] for part in (state.returns, state.lengths))
-        return Evaluation(returns, lengths, np.asarray(state.successes)[counted])
+        counts = np.arange(self.quota.max())[None] < self.quota[:, None]
+        played = jax.tree.map(lambda leaf: np.asarray(leaf)[counts], state.episodes)
+        return evaluation(played.returned, played.length, played.success, played.agents, self.env.spec.team)
 
     def _initial(self, key: jax.Array) -> EvalState:
         lanes, most = self.env.num_lanes, int(self.quota.max())
@@ -171,16 +174,19 @@ class CompiledEvaluator:
             obs=first.obs,
             action_mask=first.action_mask,
             carry=self.actions.policy.initial_carry(lanes)["actor"],
-            returned=jnp.zeros(lanes, jnp.float32),
+            returned=jnp.zeros_like(first.reward),
             length=jnp.zeros(lanes, jnp.int32),
             done=jnp.zeros(lanes, jnp.int32),
-            returns=jnp.zeros((lanes, most), jnp.float32),
-            lengths=jnp.zeros((lanes, most), jnp.int32),
-            successes=jnp.zeros((lanes, most), bool),
+            episodes=Episodes(
+                length=jnp.zeros((lanes, most), jnp.int32),
+                returned=jnp.zeros((lanes, most), jnp.float32),
+                success=jnp.zeros((lanes, most), bool),
+                agents=None if first.over is None else jnp.zeros((lanes, most, first.reward.shape[1]), jnp.float32),
+            ),
             step=jnp.int32(0),
         )
 
-    def _steps(self, keys: Keys, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
+    def _steps(self, keys: Keys, params: Tree, stats: Tree, state: EvalState) -> EvalState:
         """Up to STEPS_PER_CALL steps: few enough that Ctrl-C is answered, enough to keep Python out of the way."""
         end = state.step + STEPS_PER_CALL
         quota = jnp.asarray(self.quota, jnp.int32)
@@ -190,29 +196,26 @@ class CompiledEvaluator:
 
         return jax.lax.while_loop(unfinished, lambda now: self._step(keys, params, stats, now), state)
 
-    def _step(self, keys: Keys, params: Tree, stats: RunningStats | None, state: EvalState) -> EvalState:
+    def _step(self, keys: Keys, params: Tree, stats: Tree, state: EvalState) -> EvalState:
         env_key, action_key = keys
         actions = replace(self.actions, key=action_key)
         memory, action = actions.at(state.step, params, stats, state.carry, state.obs, state.action_mask)
         env_state, moved = self.env.step(jax.random.fold_in(env_key, state.step), state.env, action)
-        returned = state.returned + jnp.where(moved.valid, moved.reward, 0.0)
-        length = state.length + moved.valid.astype(jnp.int32)
-        success = succeeded(moved.success, moved.terminated, returned, self._success_return)
+        running = (state.length, state.returned)
+        (length, returned), episodes = counted(running, moved, moved.success, self._success_return)
+        finished = moved.finished
         # Lanes that have met their quota write out of range, which JAX drops.
-        slot = jnp.where(moved.ended, state.done, self.quota.max())
+        slot = jnp.where(finished, state.done, self.quota.max())
         lane = jnp.arange(self.env.num_lanes)
-        empty = jax.tree.map(jnp.zeros_like, memory)
         return EvalState(
             env=env_state,
             obs=moved.obs,
             action_mask=moved.action_mask,
-            carry=where_lane(moved.ended | ~moved.valid, empty, memory),
-            returned=jnp.where(moved.ended, 0.0, returned),
-            length=jnp.where(moved.ended, 0, length),
-            done=state.done + moved.ended.astype(jnp.int32),
-            returns=state.returns.at[lane, slot].set(returned, mode="drop"),
-            lengths=state.lengths.at[lane, slot].set(length, mode="drop"),
-            successes=state.successes.at[lane, slot].set(success, mode="drop"),
+            carry=self.actions.policy.forget(memory, moved.forgotten),
+            returned=returned,
+            length=length,
+            done=state.done + finished.astype(jnp.int32),
+            episodes=jax.tree.map(lambda all, new: all.at[lane, slot].set(new, mode="drop"), state.episodes, episodes),
             step=state.step + 1,
         )
 
@@ -246,7 +249,7 @@ class HostEvaluator:
             self._env.close()
             self._env = None
 
-    def __call__(self, params: Tree, stats: RunningStats | None, stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def __call__(self, params: Tree, stats: Tree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         lanes = len(self.quota)
         if self._env is None:
             self._env = self.source.lanes(lanes, self._config)
@@ -256,8 +259,8 @@ class HostEvaluator:
         parts = [lanes_of(batch) for batch in env.batches]
         carry = [self.actions.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
         seen = [jax.tree.map(lambda leaf, part=part: leaf[part], (now.obs, now.action_mask)) for part in parts]
-        returned, length = np.zeros(lanes), np.zeros(lanes, int)
-        finished: list[list[tuple[float, int, bool]]] = [[] for _ in range(lanes)]
+        returned, length = np.zeros(now.reward.shape), np.zeros(lanes, int)
+        finished: list[list[tuple[Any, int, bool]]] = [[] for _ in range(lanes)]
         for step in itertools.count():
             counts = np.minimum([len(played) for played in finished], self.quota)
             self.played = int(counts.sum())
@@ -273,29 +276,32 @@ class HostEvaluator:
             for b, part in enumerate(parts):
                 moved = env.recv(b)
                 seen[b] = (moved.obs, moved.action_mask)
-                ended = moved.terminated | moved.truncated
-                returned[part] += np.where(moved.valid, moved.reward, 0)
-                length[part] += moved.valid
-                success = succeeded(moved.success, moved.terminated, returned[part], self._success_return)
-                for lane in np.flatnonzero(ended) + part.start:
-                    if moved.valid[row := lane - part.start]:
-                        finished[lane].append((returned[lane], length[lane], success[row]))
+                many, over = moved.over is not None, moved.finished
+                counts = moved.valid.any(-1) if many else moved.valid
+                returned[part] += np.where(counts[:, None] if many else counts, moved.reward, 0)
+                length[part] += counts
+                team = returned[part].mean(-1) if many else returned[part]
+                terminated = moved.terminated.any(-1) if many else moved.terminated
+                success = succeeded(moved.success, terminated, team, self._success_return)
+                for lane in np.flatnonzero(over) + part.start:
+                    if counts[row := lane - part.start]:
+                        finished[lane].append((returned[lane].copy(), length[lane], success[row]))
                     returned[lane], length[lane] = 0, 0
-                anew = ended | ~moved.valid
-                if self.actions.policy.recurrent and anew.any():
-                    empty = jax.tree.map(jnp.zeros_like, carry[b])
-                    carry[b] = where_lane(jnp.asarray(anew), empty, carry[b])
+                if self.actions.policy.recurrent and (anew := moved.forgotten).any():
+                    carry[b] = self.actions.policy.forget(carry[b], jnp.asarray(anew))
         self.notices += env.notices
         env.notices.clear()
-        counted = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
-        returns, lengths, successes = np.array(counted, np.float64).T
-        return Evaluation(returns, lengths, successes == 1)
+        played = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
+        returns, lengths, successes = (np.array(each, np.float64) for each in zip(*played, strict=True))
+        agents = None if returns.ndim == 1 else returns
+        returns = returns if agents is None else returns.mean(-1)
+        return evaluation(returns, lengths, successes == 1, agents, self.source.spec.team)
 
     def _actions(
         self,
         key: jax.Array | None,
         params: Tree,
-        stats: RunningStats | None,
+        stats: Tree,
         carry: Tree,
         obs: Tree,
         mask: Tree,

@@ -17,7 +17,8 @@ from proximo.envs.api import HostSource, JaxEnv
 from proximo.envs.host.rows import read_mask
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.evaluate import Actions, step_limit
-from proximo.policy.agent import PPOAgent
+from proximo.policy.observation import ObservationAdapter
+from proximo.policy.team_agent import AnyAgent
 from proximo.seeding import EVALUATION_OFFSET, RESET_OFFSET, evaluation_action_key
 from proximo.spaces import cast, to_mask
 from proximo.trace import JaxStage, Seen, play
@@ -33,7 +34,7 @@ Frames = Iterator[np.ndarray]
 
 
 def record(
-    source: JaxEnv | HostSource, agent: PPOAgent, env: EnvConfig, seed: int, deterministic: bool = True
+    source: JaxEnv | HostSource, agent: AnyAgent, env: EnvConfig, seed: int, deterministic: bool = True
 ) -> tuple[Frames, float]:
     """The pictures [H, W, 3] of an episode, made as they are taken, and how many make a second.
 
@@ -83,7 +84,12 @@ def prepare() -> None:
 
 
 def film(
-    stem: Path, source: JaxEnv | HostSource, agent: PPOAgent, env: EnvConfig, seed: int, deterministic: bool = True
+    stem: Path,
+    source: JaxEnv | HostSource,
+    agent: AnyAgent,
+    env: EnvConfig,
+    seed: int,
+    deterministic: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Write an episode as `stem`.mp4 and `stem`.gif; the files, and what the user should know of them."""
     check_installed()
@@ -93,7 +99,7 @@ def film(
     return [f"{stem}.mp4", f"{stem}.gif"], [cut] if more else []
 
 
-def host_frames(stage: FilmedStage, actions: Actions, agent: PPOAgent, limit: int | None) -> Frames:
+def host_frames(stage: FilmedStage, actions: Actions, agent: AnyAgent, limit: int | None) -> Frames:
     """The pictures of an episode of an environment that draws itself; it is closed in the end."""
     try:
         for _ in play(stage, actions, agent, limit):
@@ -112,10 +118,10 @@ def host_frames(stage: FilmedStage, actions: Actions, agent: PPOAgent, limit: in
 class FilmedStage:
     """An environment of `source` that draws itself."""
 
-    def __init__(self, source: Any, env: gymnasium.Env, agent: PPOAgent, seed: int):
+    def __init__(self, source: Any, env: gymnasium.Env, agent: AnyAgent, seed: int):
         self.source = source
         self.env = env
-        self._adapter = agent.policy.adapter
+        self._adapter = ObservationAdapter(source.spec.observation_space)
         self._seed = seed + EVALUATION_OFFSET
 
     def reset(self) -> Seen:
@@ -133,7 +139,7 @@ class FilmedStage:
         return Seen(self._adapter.batch(obs)[0], flat, **flags)
 
 
-def compiled_frames(env: Any, actions: Actions, agent: PPOAgent, limit: int | None, seed: int) -> Frames:
+def compiled_frames(env: Any, actions: Actions, agent: AnyAgent, limit: int | None, seed: int) -> Frames:
     """The pictures of an episode of a JAX environment that has a method `render`."""
     stage = JaxStage(env, seed)
     for _ in play(stage, actions, agent, limit):

@@ -12,9 +12,9 @@ from proximo.track.store import RUNS
 
 if TYPE_CHECKING:
     from proximo.envs.api import HostSource, JaxEnv
-    from proximo.policy.agent import PPOAgent
+    from proximo.policy.team_agent import AnyAgent
 
-POLICIES = {"best": "best_return_pi_ckpt.safetensors", "final": "final_actor.safetensors"}
+POLICIES = {"best": "best_return_pi_ckpt", "final": "final_actor"}
 SHORT_LIST = 5
 
 
@@ -41,9 +41,10 @@ def read_config(run: Path) -> Config:
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
     """The environment that `run` was trained on, by its id."""
     from proximo import envs
+    from proximo.envs.team import teamed
 
     try:
-        return envs.stacked(envs.make(config.env.id), config.env.frame_stack)
+        return envs.stacked(teamed(envs.make(config.env.id), config.agents), config.env.frame_stack)
     except UserError as error:
         raise UserError(
             f"{run} was trained on {config.env.id}, which cannot be made by that name here: {error} An environment "
@@ -52,33 +53,41 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
         ) from None
 
 
-def open_run(run: Path, config: Config, which: str) -> tuple[PPOAgent, JaxEnv | HostSource]:
+def open_run(run: Path, config: Config, which: str) -> tuple[AnyAgent, JaxEnv | HostSource]:
     """A policy of `run`, and the environment that it was trained on."""
     from proximo.train.prepare import check_spaces
 
-    agent, source = load_policy(run, which), make_environment(run, config)
+    source = make_environment(run, config)
+    agent = load_policy(run, which, source.spec.team is not None)
     check_spaces(agent, source.spec)
     return agent, source
 
 
 def default_policy(run: Path) -> str:
     """The one that is meant where none is named: the final one, or while there is none the last checkpoint."""
-    return "final" if policy_file(run, "final").is_file() else "last"
+    return "final" if policy_files(run, "final") else "last"
 
 
 def policy_file(run: Path, which: str) -> Path:
-    return run / "models" / POLICIES[which]
+    return run / "models" / f"{POLICIES[which]}.safetensors"
 
 
-def load_policy(run: Path, which: str) -> PPOAgent:
-    """A policy of `run`: `best`, `final`, the `last` checkpoint's, or the one of a checkpoint's step."""
+def policy_files(run: Path, which: str) -> list[Path]:
+    """Those that there are: one, or one for each group of many agents."""
+    one = policy_file(run, which)
+    return [one] if one.is_file() else sorted(one.parent.glob(f"{POLICIES[which]}.*.safetensors"))
+
+
+def load_policy(run: Path, which: str, team: bool = False) -> AnyAgent:
+    """A policy of `run`: `best`, `final`, the `last` checkpoint's, or of a checkpoint's step; that of a `team`."""
     from proximo.policy.agent import PPOAgent
+    from proximo.policy.team_agent import TeamAgent
     from proximo.train.checkpoint import load_agent, steps
 
-    saved = [name for name in POLICIES if policy_file(run, name).is_file()]
+    saved = [name for name in POLICIES if policy_files(run, name)]
     known = steps(run)
     if which in saved:
-        return PPOAgent.load(policy_file(run, which))
+        return TeamAgent.load(run / "models", POLICIES[which]) if team else PPOAgent.load(policy_file(run, which))
     if (which == "last" and known) or (which.isdecimal() and int(which) in known):
         return load_agent(run, which)
     held = [*saved, *(["last", *map(str, known)] if known else [])]

@@ -164,6 +164,8 @@ def _describe(expected: Any) -> str:
         return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
     if origin is tuple:
         return "a list of whole numbers such as [64, 64]"
+    if origin is dict:
+        return "names with lists of agents, such as {wolf: [wolf_0, wolf_1]}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[expected]
 
 
@@ -195,6 +197,10 @@ def _convert(value: Any, expected: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError
         return tuple(_convert(item, args[0]) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping) or not value:
+            raise ValueError
+        return {_convert(key, args[0]): _convert(item, args[1]) for key, item in value.items()}
     if expected in (int, float):
         # YAML 1.1 reads 3e-4 as a text; numpy's numbers are numbers.Real too.
         if isinstance(value, bool) or not isinstance(value, numbers.Real | str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -20,13 +20,16 @@ class Evaluation:
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray  # bool
+    agents: dict[str, np.ndarray] = field(default_factory=dict)
+    """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
 
     def summary(self) -> dict[str, float | int | None]:
         """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no
         finite number is None."""
         low, high = share_interval(int(self.successes.sum()), len(self.successes))
         success = {"success_rate": float(self.successes.mean()), "success_low": low, "success_high": high}
-        numbers = described("return", self.returns) | described("length", self.lengths) | success
+        each = {f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()}
+        numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
         return {"episodes": len(self.returns), **finite}
 

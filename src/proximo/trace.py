@@ -17,7 +17,7 @@ from proximo.compiling import Same, jit, shared
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
 from proximo.evaluate import Actions, step_limit
-from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 from proximo.spaces import cast, leaves, pick
 
@@ -59,22 +59,24 @@ class Stage(Protocol):
         ...
 
 
-def play(stage: Stage, actions: Actions, agent: PPOAgent, limit: int | None) -> Iterator[Step | None]:
+def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> Iterator[Step | None]:
     """The steps of an episode, as they are made; first None, when the stage is set."""
     policy = agent.policy
+
+    judged = "critic" in agent.networks
 
     def decide(
         key: jax.Array | None, number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
     ) -> tuple[Tree, Tree, jax.Array | None]:
         memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
-        if "critic" not in params:
+        if not judged:
             return {"actor": memory}, action, None
         expecting, value = policy.value(params, stats, carry["critic"], obs)
         return {"actor": memory, "critic": expecting}, action, value[0]
 
-    key = (Same(policy), actions.key is None, *agent.params)
+    key = (Same(policy), actions.key is None, judged)
     compiled = shared(lambda: jit(decide, small=True), "decision", *key)
-    carry = {name: part for name, part in policy.initial_carry(1).items() if name in agent.params}
+    carry = {name: part for name, part in policy.initial_carry(1).items() if name in agent.networks}
     seen = stage.reset()
     yield None
     number = 0
@@ -84,6 +86,14 @@ def play(stage: Stage, actions: Actions, agent: PPOAgent, limit: int | None) -> 
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
         number += 1
+
+
+def outcome(reward: Any, terminated: Any, truncated: Any, over: Any) -> tuple[float, bool, bool]:
+    """Reward and end of a step. Of many agents [A], the mean of their rewards, and an end when it is `over` for all."""
+    if over is None:
+        return float(reward), bool(terminated), bool(truncated)
+    over, by_itself = bool(over), bool(np.any(terminated))
+    return float(np.mean(reward)), over and by_itself, over and not by_itself
 
 
 class JaxStage:
@@ -114,7 +124,7 @@ class JaxStage:
 
     def _seen(self, moved: Any) -> Seen:
         obs, mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (moved.obs, moved.action_mask))
-        return Seen(obs, mask, float(moved.reward), bool(moved.terminated), bool(moved.truncated))
+        return Seen(obs, mask, *outcome(moved.reward, moved.terminated, moved.truncated, moved.over))
 
 
 class LaneStage:
@@ -136,13 +146,14 @@ class LaneStage:
         self._env.close()
 
     def _seen(self, moved: Timestep) -> Seen:
-        flags = (bool(flag[0]) for flag in (moved.terminated, moved.truncated, moved.valid))
+        over = None if moved.over is None else moved.over[0]
+        told = outcome(moved.reward[0], moved.terminated[0], moved.truncated[0], over)
         obs, mask = jax.tree.map(np.copy, (moved.obs, moved.action_mask))  # they are views of what comes next
-        return Seen(obs, mask, float(moved.reward[0]), *flags)
+        return Seen(obs, mask, *told, valid=bool(np.any(moved.valid[0])))
 
 
 def trace(
-    source: JaxEnv | HostSource, agent: PPOAgent, env: EnvConfig, seed: int, stop: Callable[[], bool] = bool
+    source: JaxEnv | HostSource, agent: AnyAgent, env: EnvConfig, seed: int, stop: Callable[[], bool] = bool
 ) -> dict[str, Any] | None:
     """The first episode of a deterministic evaluation, as JSON: the reward, value and action of each step.
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.collect.compiled import CollectState, succeeded
+from proximo.collect.compiled import CollectState, counted
 from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
-from proximo.envs.compiled.lanes import where_lane
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
-from proximo.policy.policy import Policy, part_of
+from proximo.policy.team import AnyPolicy
 from proximo.ppo.rollout import Episodes, Rollout
+from proximo.ppo.team import initial_state
 from proximo.ppo.update import TrainState
 from proximo.spaces import Path, leaves, pick, shown
 
@@ -36,6 +36,7 @@ class Collected:
 
     rollout: Rollout
     success: np.ndarray  # [T, L] int8: 1 or 0 where an environment said it of an episode that ended, else -1
+    over: np.ndarray | None  # [T, L] bool with many agents: the environment was reset
     action_mask: Tree  # [L, ...] bool of what the policy sees next, or None
     carry: Tree  # [L, ...] the actor's memory after the rollout
 
@@ -57,7 +58,7 @@ class HostCollector:
     batch. The record is written into arrays that are allocated once: it holds until the next `collect`.
     """
 
-    def __init__(self, env: HostEnv, policy: Policy, config: Config):
+    def __init__(self, env: HostEnv, policy: AnyPolicy, config: Config):
         self.env = env
         self.policy = policy
         self.steps = config.ppo.rollout_length
@@ -67,21 +68,21 @@ class HostCollector:
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
         self._pack = shared(lambda: jit(pack), "pack")
-        types = part_of(jax.eval_shape(policy.init, jax.random.key(0)), "actor")
+        self._acting = shared(lambda: jit(policy.acting), "acting", Same(policy))
+        types = acting_types(policy, config)
         small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
         self._act = [
             shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch))
             for batch in env.batches
         ]
         self._lanes = [lanes_of(batch) for batch in env.batches]
-        self._empty = policy.initial_carry(env.num_lanes)["actor"]
         self._told: set[Path] = set()
         # What a batch reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.batches)
         self._reported: list[list[Any]] = [[] for _ in env.batches]
         self.policy_seconds = self.env_seconds = 0.0
         """What the last rollout took: the policy's calls, and the rest, which is the environments."""
-        self._recurrent = bool(jax.tree.leaves(self._empty))
+        self._recurrent = bool(jax.tree.leaves(policy.initial_carry(1)["actor"]))
 
     def start(self, seed: int) -> CollectState:
         """All lanes reset."""
@@ -94,8 +95,8 @@ class HostCollector:
             action_mask=jax.tree.map(np.copy, first.action_mask),
             carry=self.policy.initial_carry(lanes),
             length=jnp.zeros(lanes, jnp.int32),
-            returned=jnp.zeros(lanes, jnp.float32),
-            discounted=jnp.zeros(lanes, jnp.float32),
+            returned=jnp.zeros(first.reward.shape, jnp.float32),
+            discounted=jnp.zeros(first.reward.shape, jnp.float32),
         )
 
     def collect(self, train: TrainState, start: CollectState, stop: Callable[[], bool]) -> Collected | None:
@@ -124,7 +125,8 @@ class HostCollector:
             carry[b] = self._receive(b, self.steps - 1, carry[b])
         self.policy_seconds, self.env_seconds = spent, clock() - began - spent
         record = self._record
-        leave_out_voided(record.valid, record.ended)
+        flat = (self.steps, record.valid[0].size)
+        leave_out_voided(record.valid.reshape(flat), record.ended.reshape(flat))
         self._look_at_bounds()
         memory = jax.tree.map(lambda *parts: jnp.concatenate(parts), *carry)
         return self._collected(start, memory)
@@ -157,7 +159,7 @@ class HostCollector:
         """Write the first observations; what the actor needs of `train`, packed, and all steps' noise."""
         _write(jax.tree.leaves(_at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
         noise = self._draw(train.keys.action, train.update)
-        return self._pack((part_of(train.params, "actor"), train.obs_stats)), noise
+        return self._pack((self._acting(train), train.obs_stats)), noise
 
     def _receive(self, b: int, t: int, carry: Tree) -> Tree:
         """Write down what step `t` led to in the lanes of batch `b`; the actor's memory, empty where one begins."""
@@ -168,20 +170,23 @@ class HostCollector:
             target[...] = value
         if np.count_nonzero(slot.truncated):
             _write(slot.final_obs, moved.final_obs)
-        if self._recurrent and (anew := np.asarray(moved.ended | ~moved.valid)).any():
-            carry = where_lane(jnp.asarray(anew), _at(self._empty, self._lanes[b]), carry)
+        if self._recurrent and (anew := np.asarray(moved.forgotten)).any():
+            carry = self.policy.forget(carry, jnp.asarray(anew))
         return carry
 
     def _collected(self, start: CollectState, memory: Tree) -> Collected:
         last_obs, last_mask = jax.tree.map(np.copy, _at((self._obs, self._mask), self.steps))
         rollout = replace(self._record, last_obs=last_obs, carry=start.carry)
-        return Collected(rollout, self._success, last_mask, memory)
+        return Collected(rollout, self._success, self._over, last_mask, memory)
 
     def _allocate(self, first: Timestep) -> None:
         """Arrays [T, L, ...]; observations and masks have one step more, for what the policy sees next."""
         distribution, lanes, steps = self.policy.distribution, self.env.num_lanes, self.steps
-        outputs = jax.ShapeDtypeStruct((lanes, distribution.num_params), jnp.float32)
-        noise = jax.eval_shape(lambda key: distribution.noise(key, (lanes,)), jax.random.key(0))
+        key = jax.random.key(0)
+        params, stats = jax.eval_shape(lambda key: (self.policy.init(key), self.policy.initial_stats()), key)
+        carry = self.policy.initial_carry(lanes)["actor"]
+        _, outputs = jax.eval_shape(self.policy.act, params, stats, carry, first.obs)
+        noise = jax.eval_shape(lambda key: distribution.noise(key, (lanes,)), key)
         action = jax.eval_shape(distribution.sample, outputs, noise)
 
         def rows(tree: Tree, steps: int) -> Tree:
@@ -189,25 +194,28 @@ class HostCollector:
 
         self._obs, self._mask = rows((first.obs, first.action_mask), steps + 1)
         self._success = np.zeros((steps, lanes), np.int8)
-        flags = (np.zeros((steps, lanes), bool) for _ in range(3))
+        self._over = None if first.over is None else np.zeros((steps, lanes), bool)
+        each = (steps, *first.reward.shape)
         self._record = Rollout(
             obs=_at(self._obs, slice(0, steps)),
             action_mask=_at(self._mask, slice(0, steps)),
             action=rows(action, steps),
-            reward=np.zeros((steps, lanes), np.float32),
-            terminated=next(flags),
-            truncated=next(flags),
-            valid=next(flags),
+            reward=np.zeros(each, np.float32),
+            terminated=np.zeros(each, bool),
+            truncated=np.zeros(each, bool),
+            valid=np.zeros(each, bool),
             final_obs=rows(first.obs, steps),
             last_obs=None,
             carry=None,
+            absent=None if first.absent is None else np.zeros(each, bool),
         )
         self._slots = [[self._slot(t, lanes) for lanes in self._lanes] for t in range(steps)]
 
     def _slot(self, t: int, lanes: slice) -> Slot:
         record, here = self._record, (t, lanes)
         following = _at((self._obs, self._mask), (t + 1, lanes))
-        flags = _at((record.reward, record.terminated, record.truncated, record.valid, self._success), here)
+        flags = (record.reward, record.terminated, record.truncated, record.valid, self._success)
+        flags = _at((*flags, self._over, record.absent), here)
         return Slot(
             seen=_at((self._obs, self._mask), here),
             action=jax.tree.leaves(_at(record.action, here)),
@@ -217,7 +225,7 @@ class HostCollector:
         )
 
 
-def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tree, Tree, Tree]]:
+def actor(policy: AnyPolicy, batch: Batch, params: Tree) -> Callable[..., tuple[Tree, Tree, Tree]]:
     """A function from what the lanes of `batch` see to their actions: in the policy's own coordinates, and as the
     environments take them, or None if that is the same. `params` has the shapes of the actor's parameters.
 
@@ -235,7 +243,7 @@ def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tre
         parts = []
         for lanes in batch:
             group = slice(lanes.start - first, lanes.stop - first)
-            memory, outputs = policy.act(params, stats, _at(carry, group), _at(obs, group))
+            memory, outputs = policy.explore(params, stats, _at(carry, group), _at(obs, group), lanes)
             action = policy.distribution.sample(outputs, _at(drawn, lanes), _at(mask, group))
             to_env = policy.distribution.to_env(action)
             parts.append((memory, action, None if to_env is action else to_env))
@@ -244,7 +252,13 @@ def actor(policy: Policy, batch: Batch, params: Tree) -> Callable[..., tuple[Tre
     return act
 
 
-def compiled_actor(policy: Policy, batch: Batch, params: Tree, small: bool) -> Any:
+def acting_types(policy: AnyPolicy, config: Config) -> Tree:
+    """Shapes and types of what `policy.acting` gives."""
+    start = lambda key: initial_state(policy, policy.init(key), policy.initial_stats(), config)  # noqa: E731
+    return jax.eval_shape(lambda key: policy.acting(start(key)), jax.random.key(0))
+
+
+def compiled_actor(policy: AnyPolicy, batch: Batch, params: Tree, small: bool) -> Any:
     return jit(actor(policy, batch, params), small=small)
 
 
@@ -278,19 +292,12 @@ def tally(state: CollectState, collected: Collected, success_return: float | Non
     rollout = collected.rollout
     said = jnp.asarray(collected.success)
 
-    def step(running: tuple[jax.Array, jax.Array], now: tuple[jax.Array, ...]) -> tuple[Any, Episodes]:
-        reward, terminated, truncated, valid, code = now
-        ended = terminated | truncated
-        length = running[0] + valid.astype(jnp.int32)
-        returned = running[1] + jnp.where(valid, reward, 0.0)
-        episodes = Episodes(
-            length=jnp.where(ended & valid, length, 0),
-            returned=returned,
-            success=succeeded(code, terminated, returned, success_return),
-        )
-        return (jnp.where(ended, 0, length), jnp.where(ended, 0.0, returned)), episodes
+    def step(running: tuple[jax.Array, jax.Array], now: tuple[Any, ...]) -> tuple[Any, Episodes]:
+        reward, terminated, truncated, valid, over, code = now
+        moved = Timestep(None, None, reward, terminated, truncated, None, valid, None, over)
+        return counted(running, moved, code, success_return)
 
-    now = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid, said)
+    now = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid, collected.over, said)
     (length, returned), episodes = jax.lax.scan(step, (state.length, state.returned), now, unroll=8)
     following = replace(
         state,
@@ -312,7 +319,7 @@ def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
 
 def _outcome(moved: Timestep) -> Tree:
     """What is written down of a step, in the order of `Slot.outcome`."""
-    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success)
+    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success, moved.over, moved.absent)
     return (moved.obs, moved.action_mask), flags
 
 

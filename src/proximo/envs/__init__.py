@@ -14,7 +14,17 @@ from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 
 if TYPE_CHECKING:
-    from proximo.envs.api import CompiledEnv, HostEnv, HostSource, JaxEnv, Timestep, Transition
+    from proximo.envs.api import (
+        CompiledEnv,
+        HostEnv,
+        HostSource,
+        JaxEnv,
+        JaxTeamEnv,
+        Roster,
+        TeamTransition,
+        Timestep,
+        Transition,
+    )
 
 __all__ = [
     "FAMILIES",
@@ -24,6 +34,9 @@ __all__ = [
     "HostEnv",
     "HostSource",
     "JaxEnv",
+    "JaxTeamEnv",
+    "Roster",
+    "TeamTransition",
     "Timestep",
     "Transition",
     "make",
@@ -88,7 +101,7 @@ _jax_envs: dict[str, JaxEnv] = {}
 
 def make(env: Any) -> JaxEnv | HostSource:
     """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory."""
-    from proximo.envs.api import HostSource, JaxEnv
+    from proximo.envs.api import HostSource, JaxEnv, JaxTeamEnv
 
     if isinstance(env, str):
         made = _jax_envs.get(env) or _by_id(env)
@@ -101,6 +114,10 @@ def make(env: Any) -> JaxEnv | HostSource:
         # An object of a package that nobody imported cannot exist; importing them all to ask would take seconds.
         if family.package in sys.modules and family.module().accepts(env):
             return family.module().wrap(env)
+    if isinstance(env, JaxTeamEnv):
+        from proximo.envs.compiled.team import GatheredEnv
+
+        return GatheredEnv(env)
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
@@ -114,6 +131,8 @@ def stacked(source: JaxEnv | HostSource, num: int) -> JaxEnv | HostSource:
     """`source`, showing its last `num` observations at once."""
     if num == 1:
         return source
+    if source.spec.team is not None:
+        raise UserError(f"env.frame_stack={num} is for one agent, and {source.spec.id} has many; leave it at 1.")
     from proximo.envs.api import HostSource
     from proximo.envs.stack import StackedEnv, StackedSource
 

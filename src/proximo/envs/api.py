@@ -13,6 +13,8 @@ from flax import struct
 
 from proximo.config import EnvConfig
 from proximo.envs.spec import EnvSpec as EnvSpec
+from proximo.teams import Roster as Roster
+from proximo.teams import Team as Team
 
 Tree = Any
 """A pytree of arrays."""
@@ -27,6 +29,8 @@ class Transition:
     `action_mask` is true for allowed actions, or None. `success` is whether a finished episode succeeded,
     or None where the environment does not say. `final_obs` is only set by an environment that resets itself:
     the true last observation, while `obs` already belongs to the next episode.
+
+    With many agents (see `TeamTransition`), reward and flags are [A], and so are `alive` and `acts`; `over` is one.
     """
 
     obs: Tree
@@ -36,6 +40,9 @@ class Transition:
     action_mask: Tree = None
     success: Any = None
     final_obs: Tree = None
+    alive: Any = None
+    acts: Any = None
+    over: Any = None
 
 
 @runtime_checkable
@@ -53,9 +60,51 @@ class JaxEnv(Protocol):
 
 
 @struct.dataclass
+class TeamTransition:
+    """What one JAX environment with many agents reports after `reset` or `step`: dictionaries by agent.
+
+    An agent takes part while it is `alive`; one that dies is terminated or truncated in that step, and one that joins
+    becomes alive. `acts` says whose next action counts (in games with turns); None: of all who are alive. An episode
+    is `over` when the environment is to be reset; None: when nobody is alive. `state` is what a central critic may see.
+    """
+
+    obs: dict[str, Tree]
+    reward: dict[str, Any]
+    terminated: dict[str, Any]
+    truncated: dict[str, Any]
+    alive: dict[str, Any]
+    acts: dict[str, Any] | None = None
+    over: Any = None
+    action_mask: dict[str, Tree] | None = None
+    state: Tree = None
+    success: Any = None
+
+
+@runtime_checkable
+class JaxTeamEnv(Protocol):
+    """One environment with many agents as two pure functions; write one of these for one of your own.
+
+    As with `JaxEnv`, `step` does not reset. Actions are a dictionary by agent; those of agents that are not there, or
+    do not act, are to be ignored.
+    """
+
+    id: str
+    roster: Roster
+    max_steps: int | None
+
+    def reset(self, key: jax.Array) -> tuple[Tree, TeamTransition]: ...
+
+    def step(self, key: jax.Array, state: Tree, actions: dict[str, Tree]) -> tuple[Tree, TeamTransition]: ...
+
+
+@struct.dataclass
 class Timestep:
     """What L lanes report after a step. Same-step auto-reset: where an episode ended, `obs` and `action_mask`
-    already belong to the next one, while reward, flags and `final_obs` belong to the step that was taken."""
+    already belong to the next one, while reward, flags and `final_obs` belong to the step that was taken.
+
+    With many agents, reward and flags are [L, A], in the order of `spec.team`: a lane here is an environment, until the
+    rollout is taken apart. Rewards of agents that are not alive are 0.
+    """
 
     obs: Tree  # [L, ...]
     action_mask: Tree  # [L, ...] bool, or None
@@ -65,10 +114,22 @@ class Timestep:
     final_obs: Tree  # [L, ...] the observation that the step led to, also where the lane was reset
     valid: Array  # [L] bool: false for a filler step or an absent agent
     success: Array | None  # [L] bool, or None where the environment does not say
+    over: Array | None = None  # [L] bool with many agents: the environment was reset
+    absent: Array | None = None  # [L, A] bool with many agents: not there after the step, as after an end
 
     @property
     def ended(self) -> Array:
         return self.terminated | self.truncated
+
+    @property
+    def finished(self) -> Array:
+        """[L] where an episode came to its end, for all who were in it."""
+        return self.ended if self.over is None else self.over
+
+    @property
+    def forgotten(self) -> Array:
+        """After which steps memory is empty: where an episode ended, and where nothing counted."""
+        return self.ended | (~self.valid if self.absent is None else self.absent)
 
 
 class CompiledEnv(Protocol):

@@ -17,7 +17,6 @@ from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget
-from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy, part_of, shared_policy
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
@@ -49,14 +48,16 @@ class PPOAgent:
         action_space: spaces.Space,
         config: Config | None = None,
         params: Tree = None,
-        obs_stats: RunningStats | None = None,
+        obs_stats: Tree = None,
         network: Any = None,
+        critic_space: spaces.Space | None = None,
     ):
         self.config = config or Config()
         self.network = network
-        self.policy = shared_policy(
-            observation_space, action_space, self.config.network, self.config.normalize, network
-        )
+        self.role: dict[str, Any] | None = None
+        """Of one of many agents: its group, and who is in it."""
+        given = (observation_space, action_space, self.config.network, self.config.normalize)
+        self.policy = shared_policy(*given, network, critic_space)
         self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
@@ -101,10 +102,11 @@ class PPOAgent:
     def value(self, obs: Tree) -> Any:
         """The critic's estimate of the discounted return from one observation (a number) or a batch (an array).
 
-        It has a memory of its own: with memory, ask for each observation, in order.
+        It has a memory of its own: with memory, ask for each observation, in order. A critic that sees more than its
+        actor (`agents.critic=central`) takes {"own": observation, "all": what else it sees}.
         """
         self._need("critic", "value")
-        batch, single = self.policy.adapter.batch(obs)
+        batch, single = self.policy.critic_adapter.batch(obs)
         memory, value = self._value(self.params, self.obs_stats, self._remembered("critic", batch), batch)
         self._remember("critic", memory)
         value = np.asarray(value)
@@ -153,11 +155,14 @@ class PPOAgent:
             seen = space_from_json(meta["observation_space"])
             done = space_from_json(meta["action_space"], LARGEST_ACTION)
             config = settings.build(settings.from_mapping(meta["config"], "its settings"))
+            role = _role(meta.get("team"))
             if bool(meta.get("own_network")) != (network is not None):
                 raise UserError(OWN if network is None else "Its networks are built-in ones: hand in none of your own.")
             if network is None and len(config.network.hidden_sizes) > len(given):
                 raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
-            policy = Policy(seen, done, config.network, config.normalize, network)
+            central = meta.get("critic_space")
+            judged = None if central is None else space_from_json(central)
+            policy = Policy(seen, done, config.network, config.normalize, network, judged)
             # Shapes alone: nothing is made as large as a file says before the file turns out to be as large.
             params, stats = jax.eval_shape(lambda key: (policy.init(key), policy.initial_stats()), network_key(0))
             types = {"params": part_of(params, *networks), "obs_stats": stats}
@@ -168,18 +173,28 @@ class PPOAgent:
                 None if network is None else error
             )
         parts = tensors.filled(types, given, path)
-        return cls(seen, done, config, parts["params"], parts["obs_stats"], network)
+        agent = cls(seen, done, config, parts["params"], parts["obs_stats"], network, judged)
+        agent.role = role
+        return agent
 
     def describe(self) -> dict[str, Any]:
         """Everything about this agent that is not an array, as JSON."""
+        critic_space = self.policy.critic_space
         return {
-            "networks": [name for name in ("actor", "critic") if name in self.params],
+            "networks": self.networks,
             **({} if self.network is None else {"own_network": True}),
+            **({} if self.role is None else {"team": self.role}),
+            **({} if critic_space is None else {"critic_space": space_to_json(critic_space)}),
             "observation_space": space_to_json(self.policy.observation_space),
             "action_space": space_to_json(self.policy.action_space, LARGEST_ACTION),
             "config": settings.to_mapping(self.config),
             "version": __version__,
         }
+
+    @property
+    def networks(self) -> list[str]:
+        """What there is: a file may hold an actor or a critic alone."""
+        return [name for name in ("actor", "critic") if name in self.params]
 
     def _mask(self, obs: Tree, given: Tree, num_rows: int | None) -> np.ndarray | None:
         """The mask [B, ...] that the distribution takes, for `num_rows` observations or for a single one (None)."""
@@ -208,7 +223,7 @@ class PPOAgent:
 
     def _need(self, network: str, verb: str) -> None:
         if network not in self.params:
-            held = " and ".join(self.describe()["networks"])
+            held = " and ".join(self.networks)
             raise UserError(f"This agent was saved with its {held} only; `{verb}` needs the {network}.")
 
     def _save(self, path: str | Path, networks: tuple[str, ...]) -> Path:
@@ -224,6 +239,16 @@ class PPOAgent:
         named = tensors.named({"params": params, "obs_stats": self.obs_stats})
         tensors.write(path, "policy", named, self.describe() | {"networks": list(networks)})
         return path
+
+
+def _role(given: Any) -> dict[str, Any] | None:
+    """The place of one of many agents, as `TeamAgent` writes it."""
+    if given is None:
+        return None
+    names = [given["group"], *given["agents"], *given["groups"]]
+    if not all(isinstance(name, str) for name in names) or given["group"] not in given["groups"]:
+        raise UserError("Its place in a team is none.")
+    return {"group": given["group"], "agents": list(given["agents"]), "groups": list(given["groups"])}
 
 
 def _rows(given: Tree, space: spaces.Space, num_rows: int) -> list[Tree]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,18 +16,20 @@ from gymnasium.vector.utils import create_empty_array
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
-from proximo.policy.memory import unrolled
+from proximo.policy.memory import forget, unrolled
 from proximo.policy.networks import merged, split_time
-from proximo.policy.normalize import RunningStats, initial_stats, standardize, update_stats
+from proximo.policy.normalize import initial_stats, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
 from proximo.policy.own import check_output, check_params, own_networks
 
 Tree = Any
 
 
-_known: list[tuple[tuple[Any, ...], Policy]] = []
-_lock = threading.Lock()
+_known: list[tuple[tuple[Any, ...], Any, Any]] = []
+_lock = threading.RLock()  # a team's policy is made of others
 MOST_KNOWN = 32
+OWN, ALL = "own", "all"
+"""What a critic that sees more than its actor is shown."""
 
 
 def shared_policy(
@@ -35,15 +38,22 @@ def shared_policy(
     network: NetworkConfig,
     normalize: NormalizeConfig,
     own: Any = None,
+    critic_space: spaces.Space | None = None,
 ) -> Policy:
     """A `Policy`; the same one for equal arguments, so that what was compiled for it serves again."""
-    given = (observation_space, action_space, network, normalize)
+    given = (observation_space, action_space, network, normalize, critic_space)
+    return known(given, own, lambda: Policy(*given[:4], own, critic_space))
+
+
+def known(given: tuple[Any, ...], own: Any, make: Callable[[], Any]) -> Any:
+    """What `make` made before of equal things and the same `own`, or makes now."""
     with _lock:
-        for number, (made_of, policy) in enumerate(_known):
-            if made_of[:-1] == given and made_of[-1] is own:
+        for number, (made_of, networks, policy) in enumerate(_known):
+            if networks is own and made_of == given:
                 _known.append(_known.pop(number))
                 return policy
-        _known.append(((*given, own), policy := Policy(*given, own)))
+        policy = make()
+        _known.append((given, own, policy))
         del _known[:-MOST_KNOWN]
     return policy
 
@@ -55,6 +65,9 @@ class Policy:
     dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
     their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
     `own` are networks instead of the built-in ones, see `proximo.policy.own`.
+
+    With a `critic_space`, the critic also sees what is in that: `act` takes observations as ever, everything else takes
+    {"own": observations, "all": what else the critic sees}, and statistics are a pair of them in a dictionary.
     """
 
     def __init__(
@@ -64,10 +77,15 @@ class Policy:
         network: NetworkConfig,
         normalize: NormalizeConfig,
         own: Any = None,
+        critic_space: spaces.Space | None = None,
     ):
         self.observation_space = observation_space
         self.action_space = action_space
-        self.adapter = ObservationAdapter(observation_space, network.embed is not None)
+        self.critic_space = critic_space
+        self.adapter = self.critic_adapter = ObservationAdapter(observation_space, network.embed is not None)
+        if critic_space is not None:
+            whole = spaces.Dict({OWN: observation_space, ALL: critic_space})
+            self.critic_adapter = ObservationAdapter(whole, network.embed is not None)
         self.distribution = build_distribution(action_space, network)
         self._normalize = normalize.observations and bool(self.adapter.continuous.any())
         num_params, num_log_std = self.distribution.num_params, self.distribution.num_log_std
@@ -82,7 +100,8 @@ class Policy:
 
     def _start(self, key: jax.Array) -> tuple[Tree, Tree]:
         """Fresh parameters, and memory with a batch axis of 1."""
-        read: Any = self._example(1)
+        read: Any = self._example("actor", 1)
+        judged: Any = self._example("critic", 1)
         shared: dict[str, Tree] = {}
         if self.torso is None:
             actor_key, critic_key = jax.random.split(key)
@@ -91,8 +110,9 @@ class Policy:
             torso_key, actor_key, critic_key = jax.random.split(key, 3)
             shared["torso"], memory = self.torso.init(torso_key, read)
             _, read = self.torso.apply(shared["torso"], memory, read)
+            judged = read
         actor, actor_carry = self.actor.init(actor_key, read)
-        critic, critic_carry = self.critic.init(critic_key, read)
+        critic, critic_carry = self.critic.init(critic_key, judged)
         if self.torso is not None:
             actor_carry, critic_carry = (memory, actor_carry), (memory, critic_carry)
         return {"actor": actor, "critic": critic} | shared, {"actor": actor_carry, "critic": critic_carry}
@@ -106,44 +126,63 @@ class Policy:
         """Shapes and types of the memory, with a batch axis of 1: found once, since it takes milliseconds."""
         return jax.eval_shape(self._start, jax.random.key(0))[1]
 
-    def initial_stats(self) -> RunningStats | None:
+    def initial_stats(self) -> Tree:
         """Statistics of the observations' vector, or None where none are kept."""
-        return initial_stats((self.adapter.vector_size,)) if self._normalize else None
+        if not self._normalize:
+            return None
+        if self.critic_space is None:
+            return initial_stats((self.adapter.vector_size,))
+        return {name: initial_stats((self._adapter(name).vector_size,)) for name in ("actor", "critic")}
 
-    def features(self, stats: RunningStats | None, obs: Tree) -> Features:
-        """What the networks read of observations [B, ...]."""
-        features = self.adapter(obs)
+    def features(self, stats: Tree, obs: Tree, name: str = "actor") -> Features:
+        """What a network reads of observations [B, ...]."""
+        adapter = self._adapter(name)
+        features = adapter(obs)
         if stats is None:
             return features
-        vector = jnp.where(self.adapter.continuous[None], standardize(stats, features.vector), features.vector)
+        own = stats if self.critic_space is None else stats[name]
+        vector = jnp.where(adapter.continuous[None], standardize(own, features.vector), features.vector)
         return replace(features, vector=vector)
 
-    def update_stats(self, stats: RunningStats | None, obs: Tree, valid: jax.Array) -> RunningStats | None:
-        """Merge observations [B, ...] where `valid` [B]."""
-        return None if stats is None else update_stats(stats, self.adapter(obs).vector, valid)
+    def _both_features(self, stats: Tree, obs: Tree) -> tuple[Features, Features]:
+        """What actor and critic read."""
+        if self.critic_space is None:
+            features = self.features(stats, obs)
+            return features, features
+        return self.features(stats, obs[OWN]), self.features(stats, obs, "critic")
 
-    def act(self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
+    def update_stats(self, stats: Tree, obs: Tree, valid: jax.Array) -> Tree:
+        """Merge observations [B, ...] where `valid` [B]."""
+        if stats is None:
+            return None
+        if self.critic_space is None:
+            return update_stats(stats, self.adapter(obs).vector, valid)
+        seen = {"actor": self.adapter(obs[OWN]), "critic": self.critic_adapter(obs)}
+        return {name: update_stats(stats[name], features.vector, valid) for name, features in seen.items()}
+
+    def _adapter(self, name: str) -> ObservationAdapter:
+        return self.adapter if name == "actor" else self.critic_adapter
+
+    def act(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
         """The actor alone: its new memory and the distribution's parameters [B, P]."""
         return self._through("actor", params, carry, self.features(stats, obs))
 
-    def value(self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
+    def value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
         """The critic alone: its new memory and values [B]."""
-        carry, value = self._through("critic", params, carry, self.features(stats, obs))
+        carry, value = self._through("critic", params, carry, self.features(stats, obs, "critic"))
         return carry, value[:, 0]
 
-    def act_and_value(
-        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree
-    ) -> tuple[Tree, jax.Array, jax.Array]:
+    def act_and_value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array, jax.Array]:
         """Both: their new memory, the distribution's parameters [B, P] and values [B]. A shared torso runs once, from
         the memory that it has on the actor's side."""
-        read: Any = self.features(stats, obs)
+        read, judged = self._both_features(stats, obs)
         if self.torso is None:
             actor_carry, outputs = self.actor.apply(params["actor"], carry["actor"], read)
-            critic_carry, value = self.critic.apply(params["critic"], carry["critic"], read)
+            critic_carry, value = self.critic.apply(params["critic"], carry["critic"], judged)
         else:
-            memory, read = self.torso.apply(params["torso"], carry["actor"][0], read)
-            own, outputs = self.actor.apply(params["actor"], carry["actor"][1], read)
-            critics, value = self.critic.apply(params["critic"], carry["critic"][1], read)
+            memory, hidden = self.torso.apply(params["torso"], carry["actor"][0], read)
+            own, outputs = self.actor.apply(params["actor"], carry["actor"][1], hidden)
+            critics, value = self.critic.apply(params["critic"], carry["critic"][1], hidden)
             actor_carry, critic_carry = (memory, own), (memory, critics)
         return {"actor": actor_carry, "critic": critic_carry}, outputs, value[:, 0]
 
@@ -153,18 +192,20 @@ class Policy:
         return bool(jax.tree.leaves(self._carry_types))
 
     def unroll(
-        self, params: Tree, stats: RunningStats | None, carry: Tree, obs: Tree, fresh: jax.Array
+        self, params: Tree, stats: Tree, carry: Tree, obs: Tree, fresh: jax.Array
     ) -> tuple[Tree, jax.Array, jax.Array]:
         """Both over observations [T, B, ...], from the memory `carry` [B, ...], which is empty before the steps where
         `fresh` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
-        read: Any = split_time(self.features(stats, merged(obs)), *fresh.shape)
+        both = self._both_features(stats, merged(obs))
+        read = dict(zip(("actor", "critic"), (split_time(features, *fresh.shape) for features in both), strict=True))
         memory = dict(carry)
         own = {name: carry[name] if self.torso is None else carry[name][1] for name in carry}
         if self.torso is not None:
-            held, read = unrolled(self.torso, params["torso"], carry["actor"][0], read, fresh)
+            held, hidden = unrolled(self.torso, params["torso"], carry["actor"][0], read["actor"], fresh)
+            read = dict.fromkeys(read, hidden)
         found = {}
         for name, network in (("actor", self.actor), ("critic", self.critic)):
-            memory[name], found[name] = unrolled(network, params[name], own[name], read, fresh)
+            memory[name], found[name] = unrolled(network, params[name], own[name], read[name], fresh)
             if self.torso is not None:
                 memory[name] = (held, memory[name])
         return memory, found["actor"], found["critic"][..., 0]
@@ -183,11 +224,24 @@ class Policy:
         check_params(params)
         for name, width in (("actor", self.distribution.num_params), ("critic", 1)):
             through = partial(self._through, name)
-            _, output = jax.eval_shape(through, params, self.initial_carry(2)[name], self._example(2))
+            _, output = jax.eval_shape(through, params, self.initial_carry(2)[name], self._example(name, 2))
             check_output(name, output, 2, width)
 
-    def _example(self, num: int) -> Features:
-        return self.adapter(create_empty_array(self.observation_space, num))
+    def _example(self, name: str, num: int) -> Features:
+        adapter = self._adapter(name)
+        return adapter(create_empty_array(adapter.space, num))
+
+    def forget(self, memory: Tree, anew: jax.Array) -> Tree:
+        """A network's `memory` [B, ...], empty where `anew` [B] is true."""
+        return forget(memory, anew)
+
+    def acting(self, train: Any) -> Tree:
+        """Of the state of training, what `explore` needs for a rollout."""
+        return part_of(train.params, "actor")
+
+    def explore(self, acting: Tree, stats: Tree, carry: Tree, obs: Tree, lanes: slice) -> tuple[Tree, jax.Array]:
+        """What `act` gives, of those `lanes` that are collected from."""
+        return self.act(acting, stats, carry, obs)
 
 
 def part_of(params: Tree, *networks: str) -> Tree:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -18,6 +20,7 @@ def advantages(
     last_value: Float[Array, " L"],
     gamma: Number,
     gae_lambda: Number,
+    valid: Bool[Array, "T L"] | None = None,
 ) -> tuple[Float[Array, "T L"], Float[Array, "T L"]]:
     """Advantages and value targets.
 
@@ -27,7 +30,12 @@ def advantages(
 
     V(s_{t+1}) is `final_value` where the episode was truncated: the value of the observation that the step
     truly led to, never of the one after the reset. `last_value` bootstraps the cut at the end of the rollout.
+
+    Steps that are not `valid` are skipped: t + 1 is the next step that is, and what was paid, or ended, in between
+    belongs to the last one before. So the turns of others in a game take no time.
     """
+    if valid is not None:
+        return _skipping(reward, value, terminated, truncated, final_value, last_value, gamma, gae_lambda, valid)
     following = jnp.concatenate([value[1:], last_value[None]])
     following = jnp.where(truncated, final_value, following)
     delta = reward + gamma * jnp.where(terminated, 0.0, following) - value
@@ -39,4 +47,33 @@ def advantages(
         return trace, trace
 
     _, advantage = jax.lax.scan(step, jnp.zeros_like(last_value), (delta, decay), reverse=True)
+    return advantage, advantage + value
+
+
+def _skipping(
+    reward: jax.Array,
+    value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    final_value: jax.Array,
+    last_value: jax.Array,
+    gamma: Number,
+    gae_lambda: Number,
+    valid: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """From the last step to the first: the trace, the value that follows, what was paid since the last valid one."""
+
+    def step(after: Any, now: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
+        trace, following, paid = after
+        reward_t, value_t, terminated_t, truncated_t, final_t, valid_t = now
+        ended = terminated_t | truncated_t
+        following = jnp.where(ended, jnp.where(terminated_t, 0.0, final_t), following)
+        trace, paid = jnp.where(ended, 0.0, trace), reward_t + jnp.where(ended, 0.0, paid)
+        advantage = paid + gamma * following - value_t + gamma * gae_lambda * trace
+        skipped, made = (trace, following, paid), (advantage, value_t, jnp.zeros_like(paid))
+        return tuple(jnp.where(valid_t, a, b) for a, b in zip(made, skipped, strict=True)), advantage
+
+    zeros = jnp.zeros_like(last_value)
+    rows = (reward, value, terminated, truncated, final_value, valid)
+    _, advantage = jax.lax.scan(step, (zeros, last_value, zeros), rows, reverse=True)
     return advantage, advantage + value

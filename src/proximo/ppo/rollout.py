@@ -1,4 +1,8 @@
-"""The record of experience that one update learns from. T steps, L lanes."""
+"""The record of experience that one update learns from. T steps, L lanes.
+
+With many agents it is collected with environments as lanes, and rewards and flags [T, E, A]; `proximo.ppo.team` takes
+out the part of each group.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ class Rollout:
     final_obs: Tree  # [T, L, ...] where each truncated step led; elsewhere anything finite
     last_obs: Tree  # [L, ...] what the policy sees next
     carry: Tree  # [L, ...] the memory at the start
+    absent: Array | None = None  # [T, L] bool with many agents: not there after the step
 
     @property
     def ended(self) -> Array:
@@ -36,7 +41,7 @@ class Rollout:
     @property
     def forgotten(self) -> Array:
         """[T, L] after which steps memory is empty: where an episode ended, and where nothing counted."""
-        return self.ended | ~self.valid
+        return self.ended | (~self.valid if self.absent is None else self.absent)
 
 
 @struct.dataclass
@@ -46,6 +51,8 @@ class Episodes:
     length: jax.Array  # [T, L] int32; 0 where none finished
     returned: jax.Array  # [T, L] float32 sum of its rewards
     success: jax.Array  # [T, L] bool
+    agents: jax.Array | None = None  # [T, L, A] float32 with many agents: the sums of each
+    score: jax.Array | None = None  # [T, L] float32 with self-play: 1 won, 1/2 drawn, 0 lost; -1 without opponents
 
 
 @struct.dataclass

@@ -35,6 +35,7 @@ class TrainState:
     learning_rate: jax.Array  # float32; moves only with the adaptive schedule
     keys: Keys
     update: jax.Array  # int32 updates done
+    pool: Tree = None  # [P, ...] with self-play: earlier policies, and how many there were
 
 
 @struct.dataclass
@@ -138,6 +139,7 @@ def training_samples(
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
+        None if rollout.absent is None else rollout.valid,
     )
     valid = rollout.valid.reshape(-1)
     advantage = advantage.reshape(-1)

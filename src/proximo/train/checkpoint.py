@@ -13,7 +13,7 @@ import numpy as np
 from proximo import settings, tensors
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent, agent_from
 from proximo.train.history import History
 from proximo.train.program import ProgramState
 
@@ -45,11 +45,11 @@ class Checkpoint:
     history: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
-    def policy(self, network: Any = None) -> PPOAgent:
+    def policy(self, network: Any = None) -> AnyAgent:
         """The policy as it was then; `network` as in `PPOAgent.load`."""
         held = {name.removeprefix("train/"): array for name, array in self.program.items()}
         kept = {name: array for name, array in held.items() if name.startswith(("params/", "obs_stats/"))}
-        return PPOAgent.from_tensors(kept, self.agent, self.path, network)
+        return agent_from(kept, self.agent, self.path, network)
 
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""
@@ -58,7 +58,13 @@ class Checkpoint:
 
 
 def save(
-    run: Path, name: str, state: ProgramState, lanes: list[bytes] | None, history: History, agent: PPOAgent, by_id: bool
+    run: Path,
+    name: str,
+    state: ProgramState,
+    lanes: list[bytes] | None,
+    history: History,
+    agent: AnyAgent,
+    by_id: bool,
 ) -> None:
     """Write a checkpoint of `history.config`'s run. The file is whole, or the one before is still there."""
     numbers, arrays = history.save()
@@ -116,7 +122,7 @@ def load(path: Path) -> Checkpoint:
         History(config).load(history, parts["history"])  # can it be gone on from?
         lanes = _lanes(meta["lanes"], parts["lane"])
         num_envs = config.env.num_envs
-        if parts["program"]["collect/discounted"].shape != (num_envs,) or len(lanes or ()) not in (0, num_envs):
+        if parts["program"]["collect/discounted"].shape[0] != num_envs or len(lanes or ()) not in (0, num_envs):
             raise UserError(f"It does not hold the state of {num_envs} environments.")
         return Checkpoint(path, config, agent, by_id, parts["program"], lanes, history, parts["history"])
     except UserError as error:
@@ -146,7 +152,8 @@ def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> Non
         unfit.append("resumed")
     if numbers["unfinished"] is not None and not _is_row(numbers["unfinished"], numbers):
         unfit.append("unfinished")
-    limits = {"recent": (3, config.track.recent_episodes), "window": (config.stop.convergence_window,)}
+    rows = arrays["recent"].shape[0] if arrays["recent"].ndim else 0  # more than 3 with many agents
+    limits = {"recent": (max(3, rows), config.track.recent_episodes), "window": (config.stop.convergence_window,)}
     for name, limit in limits.items():
         array = arrays[name]
         fits = array.ndim == len(limit) and array.shape[:-1] == limit[:-1] and array.shape[-1] <= limit[-1]
@@ -195,7 +202,7 @@ def newest(run: Path) -> Path:
     return run / FOLDER / f"{step_name(known[-1])}.safetensors"
 
 
-def load_agent(run: Path, which: str) -> PPOAgent:
+def load_agent(run: Path, which: str) -> AnyAgent:
     """The policy in the `last` checkpoint, or in the one of a step."""
     path, known = newest(run), steps(run)
     if which != "last":

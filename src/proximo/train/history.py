@@ -11,6 +11,7 @@ import numpy as np
 from proximo.config import Config
 from proximo.ppo.finite import WATCHED
 from proximo.ppo.rollout import Episodes
+from proximo.teams import Team
 from proximo.train.convergence import Convergence
 from proximo.train.program import UpdateReport
 
@@ -26,8 +27,9 @@ MAX_SKIPPED = 20
 class History:
     """Counts steps and episodes, averages the recent ones, watches convergence, and says when to stop."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, team: Team | None = None):
         self.config = config
+        self.team = team
         self.updates = 0
         self.steps = 0
         self.episodes = 0
@@ -43,7 +45,8 @@ class History:
         self.convergence = Convergence(config.stop)
         self._goal_counts = True
         self.skipped_in_a_row = 0
-        self._recent = np.zeros((3, 0))  # return, length, success of the last episodes
+        # Of the last episodes: return, length, success; with many agents each one's return; with self-play the score.
+        self._recent = np.zeros((num_rows(config, team), 0))
         self._training_seconds = self._elapsed_before = 0.0
         self._created = self._started = self._chunk_started = time.perf_counter()
 
@@ -179,12 +182,25 @@ class History:
             "recent/return_mean": self.recent_return,
             "recent/length_mean": _mean(self._recent[1]),
             "recent/success_rate": _mean(self._recent[2]),
+            **self._of_agents(),
             "skipped": self.skipped,
             **{name: value.item() for name, value in report.metrics.items()},
             "time/elapsed": elapsed,
             "time/update": self.seconds_per_update,
             "time/steps_per_second": self.steps / self._training_seconds,
         }
+
+    def _of_agents(self) -> Record:
+        """Of many agents, the recent returns of each; and how the learning side did against earlier policies."""
+        if self.team is None:
+            return {}
+        last = 3 + len(self.team.agents)
+        named = self.team.by_name(self._recent[3:last].T)
+        found: Record = {f"recent/{name}/return_mean": _mean(returns) for name, returns in named.items()}
+        if self.config.agents.selfplay:
+            scores = self._recent[last]
+            found["selfplay/win_rate"] = _mean(scores[scores >= 0])
+        return found
 
     def _reason(self, elapsed: float) -> str | None:
         train = self.config.train
@@ -198,10 +214,21 @@ class History:
         return "budget" if any(spent) else None
 
 
+def num_rows(config: Config, team: Team | None) -> int:
+    """Numbers that are kept of an episode."""
+    return 3 if team is None else 3 + len(team.agents) + bool(config.agents.selfplay)
+
+
 def finished_episodes(episodes: Episodes) -> np.ndarray:
-    """[3, n] return, length and success of the episodes that finished, in the order they did (time, then lane)."""
+    """[3, n] return, length and success of the episodes that finished, in the order they did (time, then lane); with
+    many agents, then the return of each; with self-play, then the score."""
     ended = episodes.length > 0
-    return np.stack([part[ended].astype(np.float64) for part in (episodes.returned, episodes.length, episodes.success)])
+    parts = [part[ended][None] for part in (episodes.returned, episodes.length, episodes.success)]
+    if episodes.agents is not None:
+        parts.append(episodes.agents[ended].T)
+    if episodes.score is not None:
+        parts.append(episodes.score[ended][None])
+    return np.concatenate([part.astype(np.float64) for part in parts])
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -17,10 +17,10 @@ from proximo.compiling import Same, jit, shapes, shared
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy
-from proximo.ppo.finite import broken
+from proximo.policy.team import AnyPolicy
+from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
-from proximo.ppo.update import TrainState, initial_train_state
+from proximo.ppo.update import TrainState
 from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
 
 Tree = Any
@@ -36,7 +36,7 @@ class HostProgram:
 
     max_chunk = 1
 
-    def __init__(self, source: HostSource, policy: Policy, config: Config):
+    def __init__(self, source: HostSource, policy: AnyPolicy, config: Config):
         self.source = source
         self.policy = policy
         self.config = config
@@ -78,7 +78,7 @@ class HostProgram:
 
     def diagnose(self, state: ProgramState) -> list[str]:
         assert self._last is not None
-        find = jit(partial(broken, policy=self.policy, config=self.config))
+        find = jit(partial(broken_all, policy=self.policy, config=self.config))
         return [name for name, bad in find(state.train, self._last.rollout, state.collect.discounted).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
@@ -118,7 +118,7 @@ class HostProgram:
             self._env = None
 
     def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return initial_train_state(params, obs_stats, joined(self._shape, numbers, seed))
+        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed))
 
     def _start(self, seed: int) -> CollectState:
         self.close()
@@ -150,7 +150,12 @@ class Patience:
 
 
 def learn_from(
-    train: TrainState, state: CollectState, collected: Collected, numbers: Numbers, policy: Policy, shape: Config
+    train: TrainState,
+    state: CollectState,
+    collected: Collected,
+    numbers: Numbers,
+    policy: AnyPolicy,
+    shape: Config,
 ) -> tuple[TrainState, CollectState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
     config = joined(shape, numbers)

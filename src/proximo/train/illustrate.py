@@ -9,7 +9,7 @@ from typing import Any
 
 from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
-from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent
 from proximo.record import film
 from proximo.trace import trace
 from proximo.track.plots import draw_pictures
@@ -23,7 +23,7 @@ def illustrate(
     config: Config,
     result: dict[str, Any],
     env: JaxEnv | HostSource,
-    agent: PPOAgent,
+    agent: AnyAgent,
     stop: Callable[[], bool] = bool,
 ) -> list[str]:
     """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.errors import TrainingError, UserError
-from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent
 from proximo.track.store import RunStore
 from proximo.train import checkpoint
 from proximo.train.history import History, Record
@@ -32,7 +32,7 @@ class Keeper:
         self,
         store: RunStore,
         program: Program,
-        agent: PPOAgent,
+        agent: AnyAgent,
         by_id: bool,
         note: Callable[[str], None],
     ):
@@ -121,7 +121,8 @@ class Keeper:
         last = f"The last checkpoint there is of step {known[-1]:,}." if known else "There is no checkpoint."
         elsewhere = Path(tempfile.mkdtemp(prefix="proximo-")) / "agent.safetensors"
         try:
-            last += f" What was trained is in {self.agent.save(elsewhere)}."
+            self.agent.save(elsewhere)
+            last += f" What was trained is in {elsewhere}."
         except OSError as error:
             last += f" What was trained could not be saved as {elsewhere} either: {error.strerror}."
         raise TrainingError(f"{self._trouble} {last}")

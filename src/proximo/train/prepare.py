@@ -10,18 +10,28 @@ from typing import Any
 
 from proximo import envs, settings
 from proximo.compiling import Same, shared
-from proximo.config import Config
+from proximo.config import AgentsConfig, Config
+from proximo.envs import team
 from proximo.envs.compiled.lanes import Lanes
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent, TeamAgent
 from proximo.presets import find_preset
+from proximo.teams import Team
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History
 from proximo.train.host_program import HostProgram
 from proximo.train.program import CompiledProgram, Program
 
 
-def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config: Config) -> Program:
+def make_agent(spec: envs.EnvSpec, config: Config, network: Any) -> AnyAgent:
+    """A fresh agent, or a team of them."""
+    if spec.team is not None:
+        return TeamAgent(spec.team, config, network=network)
+    return PPOAgent(spec.observation_space, spec.action_space, config, network=network)
+
+
+def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config: Config) -> Program:
     """The training program for an environment of either kind."""
     if agent.policy.torso is not None and config.ppo.optimizers == "separate":
         raise UserError(
@@ -37,6 +47,15 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: PPOAgent, config:
     copies = (config.env.num_envs, config.env.max_steps_per_episode)
     lanes = shared(lambda: Lanes(source, *copies), "lanes", Same(source), *copies)
     return CompiledProgram(lanes, agent.policy, config)
+
+
+def teamed(source: envs.JaxEnv | envs.HostSource, agents: AgentsConfig) -> envs.JaxEnv | envs.HostSource:
+    """`source` with its agents in the groups of the settings; for a JAX environment always the same one."""
+    if isinstance(source, envs.HostSource):
+        return team.teamed(source, agents)
+    known = json.dumps(dataclasses.asdict(agents))
+    found: envs.JaxEnv = shared(lambda: team.teamed(source, agents), "teamed", Same(source), known)
+    return found
 
 
 def stacked(source: envs.JaxEnv | envs.HostSource, num: int) -> envs.JaxEnv | envs.HostSource:
@@ -66,8 +85,11 @@ def resolve(
     return settings.build(tuned, given, keyed, base=base)
 
 
-def check_spaces(agent: PPOAgent, spec: envs.EnvSpec) -> None:
+def check_spaces(agent: AnyAgent, spec: envs.EnvSpec) -> None:
     """Refuse an agent that was made for another environment."""
+    ours, theirs = (None if held is None else dict(held.groups) for held in (agent_team(agent), spec.team))
+    if ours != theirs:
+        raise UserError(f"The agent's groups are {ours or 'none'}; {spec.id} has {theirs or 'none'}.")
     for name in ("observation_space", "action_space"):
         ours, theirs = getattr(agent.policy, name), getattr(spec, name)
         if ours != theirs:
@@ -108,3 +130,7 @@ def extended(config: Config, history: Mapping[str, Any], steps: int) -> Config:
     if train.max_seconds is not None and history["elapsed_seconds"] >= train.max_seconds:
         train = dataclasses.replace(train, max_seconds=None)
     return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=history["steps"] + steps))
+
+
+def agent_team(agent: AnyAgent) -> Team | None:
+    return agent.policy.team if isinstance(agent, TeamAgent) else None

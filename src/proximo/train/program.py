@@ -18,12 +18,13 @@ from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
 from proximo.policy.normalize import RunningStats
-from proximo.policy.policy import Policy
-from proximo.ppo.finite import broken, is_finite
+from proximo.policy.team import AnyPolicy, TeamPolicy
+from proximo.ppo.finite import is_finite
 from proximo.ppo.loss import Metrics
 from proximo.ppo.rollout import Episodes, Rollout
+from proximo.ppo.team import broken_all, initial_state, update_all, with_scores
 from proximo.ppo.traced import Numbers, joined, split
-from proximo.ppo.update import TrainState, initial_train_state, update
+from proximo.ppo.update import TrainState
 
 Tree = Any
 MAX_CHUNK = 64
@@ -99,7 +100,7 @@ class CompiledProgram:
     from the learning rate to gamma: runs of one process that differ in these and their seeds share the executable.
     """
 
-    def __init__(self, env: CompiledEnv, policy: Policy, config: Config):
+    def __init__(self, env: CompiledEnv, policy: AnyPolicy, config: Config):
         self.env = env
         self.policy = policy
         self.config = config
@@ -128,7 +129,7 @@ class CompiledProgram:
     def diagnose(self, state: ProgramState) -> list[str]:
         def again(state: ProgramState) -> OrderedDict[str, jax.Array]:
             _, rollout, _ = collect(state.train, state.collect, self.env, self.policy, self.config)
-            return broken(state.train, rollout, state.collect.discounted, self.policy, self.config)
+            return broken_all(state.train, rollout, state.collect.discounted, self.policy, self.config)
 
         return [name for name, bad in jit(again)(state).items() if bad]
 
@@ -152,7 +153,7 @@ class CompiledProgram:
 
     def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> ProgramState:
         config = joined(self._shape, numbers, seed)
-        train = initial_train_state(params, obs_stats, config)
+        train = initial_state(self.policy, params, obs_stats, config)
         return ProgramState(train, initial_collect_state(self.env, self.policy, config))
 
     def _chunk(
@@ -171,7 +172,7 @@ class CompiledProgram:
 
 
 def train_step(
-    state: ProgramState, env: CompiledEnv, policy: Policy, config: Config
+    state: ProgramState, env: CompiledEnv, policy: AnyPolicy, config: Config
 ) -> tuple[ProgramState, UpdateReport]:
     """Collect one rollout and learn from it."""
     lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
@@ -179,17 +180,21 @@ def train_step(
 
 
 def learn(
-    state: ProgramState, rollout: Rollout, episodes: Episodes, policy: Policy, config: Config
+    state: ProgramState, rollout: Rollout, episodes: Episodes, policy: AnyPolicy, config: Config
 ) -> tuple[ProgramState, UpdateReport]:
     """Learn from a rollout that was collected up to `state.collect`. Whatever kind of environment made it."""
     lanes = state.collect
-    train, discounted, critic_carry, metrics = update(state.train, rollout, lanes.discounted, policy, config)
+    train, discounted, critic_carry, metrics = update_all(state.train, rollout, lanes.discounted, policy, config)
     lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
     if config.train.on_nonfinite == "skip":
         undone = (replace(state.train, update=train.update), state.collect)
         train, lanes = jax.lax.cond(is_finite(metrics), lambda: (train, lanes), lambda: undone)
-    num_valid = rollout.valid.sum(dtype=jnp.int32)
-    mean_reward = jnp.where(rollout.valid, rollout.reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
+    valid, reward = rollout.valid, rollout.reward
+    if isinstance(policy, TeamPolicy):
+        valid, reward = valid.any(-1), reward.mean(-1)
+        episodes = with_scores(policy, episodes)
+    num_valid = valid.sum(dtype=jnp.int32)
+    mean_reward = jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     return ProgramState(train, lanes), UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
 
 

@@ -13,7 +13,7 @@ from proximo import envs
 from proximo.config import Config
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
-from proximo.policy.agent import PPOAgent
+from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import WATCHED
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
@@ -26,7 +26,17 @@ from proximo.train.history import History, Record
 from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
-from proximo.train.prepare import check_spaces, extended, find_resumable, is_complete, make_program, resolve, stacked
+from proximo.train.prepare import (
+    check_spaces,
+    extended,
+    find_resumable,
+    is_complete,
+    make_agent,
+    make_program,
+    resolve,
+    stacked,
+    teamed,
+)
 from proximo.train.program import ProgramState, UpdateReport
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
@@ -52,7 +62,7 @@ class PPOTrainer:
         self,
         env: Any = None,
         *,
-        agent: PPOAgent | None = None,
+        agent: AnyAgent | None = None,
         network: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
@@ -64,7 +74,7 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
-        source = stacked(source, self.config.env.frame_stack)
+        source = stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
         if agent is not None and network is not None:
             raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
         if agent is not None:
@@ -72,8 +82,7 @@ class PPOTrainer:
                 self.config, network=agent.config.network, normalize=agent.config.normalize
             )
         self.env = source
-        spec = source.spec
-        self.agent = agent or PPOAgent(spec.observation_space, spec.action_space, self.config, network=network)
+        self.agent = agent or make_agent(source.spec, self.config, network)
         check_spaces(self.agent, source.spec)
         if self.config.track.video:
             check_drawable(source)
@@ -118,7 +127,7 @@ class PPOTrainer:
         Objects with methods hear of more, see `proximo.train.callbacks`.
         """
         self._callbacks = callbacks = Callbacks(callback)
-        history = History(self.config)
+        history = History(self.config, self.env.spec.team)
         store = self._open(history)
         tracker = make_tracker(self.config, self.path, self.console.note) if self.tracked else NoTracker()
         self._failure = ""

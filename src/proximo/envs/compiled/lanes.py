@@ -16,6 +16,8 @@ from proximo.envs.api import JaxEnv, Timestep, Transition, Tree
 class LanesState:
     env: Tree  # [L, ...] the environments' own states
     length: jax.Array  # [L] int32 steps taken in the running episode
+    alive: jax.Array | None = None  # [L, A] bool with many agents: who is there
+    acts: jax.Array | None = None  # [L, A] bool: whose action counts
 
 
 def where_lane(flags: jax.Array, chosen: Tree, otherwise: Tree) -> Tree:
@@ -39,42 +41,53 @@ class Lanes:
 
     def reset(self, key: jax.Array) -> tuple[LanesState, Timestep]:
         env_state, first = self._fresh(jax.random.split(key, self.num_lanes))
-        no = jnp.zeros(self.num_lanes, bool)
+        no = jnp.zeros((self.num_lanes, *self._report.reward.shape), bool)
+        none = jnp.zeros(self.num_lanes, bool)
         timestep = Timestep(
             obs=first.obs,
             action_mask=first.action_mask,
-            reward=jnp.zeros(self.num_lanes, jnp.float32),
+            reward=jnp.zeros(no.shape, jnp.float32),
             terminated=no,
             truncated=no,
             final_obs=first.obs,
             valid=~no,
-            success=None if self._report.success is None else no,
+            success=None if self._report.success is None else none,
+            over=None if first.alive is None else none,
+            absent=None if first.alive is None else ~first.alive,
         )
-        return LanesState(env_state, jnp.zeros(self.num_lanes, jnp.int32)), timestep
+        return LanesState(env_state, jnp.zeros(self.num_lanes, jnp.int32), first.alive, first.acts), timestep
 
     def step(self, key: jax.Array, state: LanesState, action: Tree) -> tuple[LanesState, Timestep]:
         # Keys as gymnax makes them: one per environment, split into one for the step and one for a reset.
         step_keys = jax.vmap(lambda k: jax.random.split(k)[0])(jax.random.split(key, self.num_lanes))
         env_state, moved = jax.vmap(self._step)(step_keys, state.env, action)
         length = state.length + 1
-        truncated = moved.truncated
-        cut = jnp.zeros_like(truncated)
-        if self.max_steps is not None:
-            cut = (length >= self.max_steps) & ~moved.terminated & ~truncated
-            truncated |= cut
-        ended = moved.terminated | truncated
         resets_itself = moved.final_obs is not None
-        to_reset = cut if resets_itself else ended
+        if moved.alive is None:
+            truncated = moved.truncated
+            cut = jnp.zeros_like(truncated)
+            if self.max_steps is not None:
+                cut = (length >= self.max_steps) & ~moved.terminated & ~truncated
+                truncated |= cut
+            moved_on = replace(moved, truncated=truncated)
+            ended = moved.terminated | truncated
+            to_reset = cut if resets_itself else ended
+            valid = jnp.ones(self.num_lanes, bool)
+        else:
+            late = None if self.max_steps is None else length >= self.max_steps
+            moved_on = settled(moved, state.alive, late)
+            to_reset = ended = moved_on.over
+            assert state.acts is not None
+            valid = state.acts
 
-        def reset_some() -> tuple[Tree, Tree, Tree]:
+        def reset_some() -> tuple[Tree, ...]:
             # Under `cond`, and with the keys made inside it: a step in which nothing ends computes none of this.
             reset_keys = jax.vmap(lambda k: jax.random.split(k)[1])(jax.random.split(key, self.num_lanes))
             fresh_state, first = self._fresh(reset_keys)
-            kept = (env_state, moved.obs, moved.action_mask)
-            return where_lane(to_reset, (fresh_state, first.obs, first.action_mask), kept)
+            return where_lane(to_reset, (fresh_state, *_following(first)), (env_state, *_following(moved)))
 
-        env_state, obs, action_mask = jax.lax.cond(
-            jnp.any(to_reset), reset_some, lambda: (env_state, moved.obs, moved.action_mask)
+        env_state, obs, action_mask, alive, acts = jax.lax.cond(
+            jnp.any(to_reset), reset_some, lambda: (env_state, *_following(moved))
         )
         final_obs = moved.obs
         if resets_itself:
@@ -82,14 +95,16 @@ class Lanes:
         timestep = Timestep(
             obs=obs,
             action_mask=action_mask,
-            reward=moved.reward,
-            terminated=moved.terminated,
-            truncated=truncated,
+            reward=moved_on.reward,
+            terminated=moved_on.terminated,
+            truncated=moved_on.truncated,
             final_obs=final_obs,
-            valid=jnp.ones(self.num_lanes, bool),
+            valid=valid,
             success=moved.success,
+            over=moved_on.over,
+            absent=None if alive is None else ~alive,
         )
-        return LanesState(env_state, jnp.where(ended, 0, length)), timestep
+        return LanesState(env_state, jnp.where(ended, 0, length), alive, acts), timestep
 
     def _fresh(self, keys: jax.Array) -> tuple[Tree, Transition]:
         state, first = jax.vmap(self.env.reset)(keys)
@@ -97,6 +112,8 @@ class Lanes:
             first,
             obs=_cast(first.obs, self._report.obs),
             action_mask=_cast(first.action_mask, self._report.action_mask),
+            alive=_cast(first.alive, self._report.alive),
+            acts=_cast(first.acts, self._report.acts),
         )
 
     def _step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
@@ -111,6 +128,26 @@ class Lanes:
         state, _ = jax.eval_shape(self.env.reset, key)
         state, moved = jax.eval_shape(self.env.step, key, state, action)
         return state, jax.eval_shape(_typed_flags, moved)
+
+
+def _following(report: Transition) -> tuple[Tree, ...]:
+    """What the next step begins with."""
+    return report.obs, report.action_mask, report.alive, report.acts
+
+
+def settled(moved: Transition, alive: Any, late: Any, xp: Any = jnp) -> Transition:
+    """What agents [L, A] of whom some were `alive` report, made consistent: only these have rewards and ends; whoever
+    is gone, or still there when an episode is over or cut (`late` [L]), has an end. Arrays of NumPy or of JAX."""
+    terminated = moved.terminated & alive
+    over = moved.over if late is None else moved.over | late
+    gone = alive & ~terminated & (~moved.alive | over[..., None])
+    return replace(
+        moved,
+        reward=xp.where(alive, moved.reward, xp.zeros_like(moved.reward)),
+        terminated=terminated,
+        truncated=(moved.truncated & alive & ~terminated) | gone,
+        over=over,
+    )
 
 
 def _typed_flags(moved: Transition) -> Transition:

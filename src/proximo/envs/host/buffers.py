@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.spec import EnvSpec
-from proximo.spaces import build, leaves, mask_shape
+from proximo.spaces import build, leaves
 
 ALIGNMENT = 64
 UNSAID = -1
@@ -48,7 +48,7 @@ class Layout:
             (f"action{number}", lanes + _shape(leaf), leaf.dtype)
             for number, (_, leaf) in enumerate(leaves(self.spec.action_space))
         ]
-        mask = [("action_mask", lanes + mask_shape(self.spec.action_space), bool)] if self.spec.has_mask else []
+        mask = [("action_mask", lanes + self.spec.mask_shape, bool)] if self.spec.has_mask else []
         return [
             *observed,
             *acted,

@@ -1,0 +1,101 @@
+"""Environments with many agents: who plays with whom, and one environment of all agents out of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from proximo.config import AgentsConfig
+from proximo.errors import UserError
+from proximo.teams import Roster, Team
+
+if TYPE_CHECKING:
+    from proximo.envs.api import HostSource, JaxEnv
+
+ALL = "all"
+"""The one group of agents that share a policy."""
+
+
+def named_groups(agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Agents by their names without the numbers at the end: `wolf_0` and `wolf_1` are of the group `wolf`."""
+    groups: dict[str, list[str]] = {}
+    for agent in agents:
+        groups.setdefault(re.sub(r"[_-]?\d+$", "", agent) or ALL, []).append(agent)
+    return {name: tuple(members) for name, members in groups.items()}
+
+
+def arranged(env_id: str, roster: Roster, agents: AgentsConfig) -> Team:
+    """The agents of `roster` in groups, as the settings want them."""
+    own = dict(roster.groups or named_groups(roster.agents))
+    alike = all(_alike(roster, roster.agents[0], agent) for agent in roster.agents)
+    kind = agents.policy
+    if kind == "auto":
+        kind = "groups" if agents.members or not alike else "shared"
+    groups: Mapping[str, tuple[str, ...]]
+    if kind == "shared":
+        groups = {ALL: roster.agents}
+    elif kind == "independent":
+        groups = {agent: (agent,) for agent in roster.agents}
+    else:
+        groups = _given(env_id, roster, agents.members) if agents.members else own
+    for name, members in groups.items():
+        odd = next((agent for agent in members if not _alike(roster, members[0], agent)), None)
+        if odd is not None:
+            advice = (
+                "agents.policy=groups or independent" if kind == "shared" else "agents.members with groups of equals"
+            )
+            raise UserError(
+                f"In {env_id}, {members[0]} and {odd} see or do different things, and cannot have one policy"
+                f"{'' if kind == 'shared' else f' (group {name})'}; use {advice}. {members[0]} has "
+                f"{_shown(roster, members[0])}, {odd} has {_shown(roster, odd)}."
+            )
+    return Team(
+        groups=groups,
+        observation_spaces={name: roster.observation_spaces[members[0]] for name, members in groups.items()},
+        action_spaces={name: roster.action_spaces[members[0]] for name, members in groups.items()},
+        state_space=roster.state_space if agents.critic == "central" else None,
+    )
+
+
+def teamed(source: JaxEnv | HostSource, agents: AgentsConfig) -> JaxEnv | HostSource:
+    """`source` with its agents in the groups that the settings want. Settings for many agents are refused where there
+    is one."""
+    if source.spec.team is None:
+        if agents != AgentsConfig():
+            changed = next(name for name, value in vars(AgentsConfig()).items() if getattr(agents, name) != value)
+            raise UserError(
+                f"agents.{changed}={getattr(agents, changed)} is for environments with many agents, and "
+                f"{source.spec.id} has one; leave it out."
+            )
+        return source
+    regrouped: Any = source
+    made: JaxEnv | HostSource = regrouped.arranged(agents)
+    return made
+
+
+def _given(env_id: str, roster: Roster, groups: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """The groups of the settings, if they have every agent once."""
+    named = [agent for members in groups.values() for agent in members]
+    unknown = [agent for agent in named if agent not in roster.agents]
+    missing = [agent for agent in roster.agents if agent not in named]
+    twice = sorted({agent for agent in named if named.count(agent) > 1})
+    empty = [name for name, members in groups.items() if not members]
+    for wrong, what in ((unknown, "does not have"), (missing, "also has"), (twice, "has only once"), (empty, "")):
+        if wrong and what:
+            raise UserError(
+                f"agents.members must name each agent of {env_id} once; it {what} {', '.join(wrong)}. "
+                f"Its agents are: {', '.join(roster.agents)}."
+            )
+        if wrong:
+            raise UserError(f"agents.members: the group {wrong[0]} has no agent; leave it out.")
+    return groups
+
+
+def _alike(roster: Roster, one: str, other: str) -> bool:
+    spaces = (roster.observation_spaces, roster.action_spaces)
+    return all(each[one] == each[other] for each in spaces)
+
+
+def _shown(roster: Roster, agent: str) -> str:
+    return f"{roster.observation_spaces[agent]} and {roster.action_spaces[agent]}"
