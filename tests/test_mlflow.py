@@ -596,6 +596,18 @@ def test_rows_are_read_once_and_whole(tmp_path):
     assert rows.read() == [{"update": 2}]
 
 
+@pytest.mark.parametrize("made_again", [0, 1, 2, 3])
+def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
+    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
+    file.write_bytes(first + old)
+    assert [row["update"] for row in rows.read()] == [1, 2]
+    new = [b'{"update": %d, "time/elapsed": 1.375}\n' % update for update in (2, 3, 4)][:made_again]
+    file.write_bytes(first + b"".join(new))
+    assert [row["update"] for row in rows.read()] == [1, 2, 3, 4][: 1 + made_again]
+    assert rows.read() == []
+
+
 def test_batches_hold_whole_rows():
     rows = [
         {"update": n, "step": 8 * n, "time/elapsed": 0.5 * n, "none": None, **{f"m{i}": float(i) for i in range(300)}}

@@ -39,17 +39,21 @@ class Rows:
     """The rows of `metrics.jsonl`, as they are added; each is read once."""
 
     def __init__(self, path: Path):
-        self._path, self._offset = path / "metrics.jsonl", 0
+        self._path = path / "metrics.jsonl"
+        self._offset, self._line = 0, b""  # how far it was read, and the line before
 
     def read(self) -> list[Record]:
         """The next whole rows, not too many at once; none when there are none yet."""
         with self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._offset:
-                self._offset = 0  # cut back, by a resume: what MLflow has is not sent again
-            file.seek(self._offset)
-            whole, _, _ = file.read(MOST_BYTES).rpartition(b"\n")
-        self._offset += len(whole) + bool(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+            file.seek(self._offset - len(self._line))
+            if file.read(len(self._line)) != self._line:
+                self._offset, self._line = 0, b""  # cut back, by a resume: what MLflow has is not sent again
+                file.seek(0)
+            text = file.read(MOST_BYTES)
+        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        self._offset += sum(map(len, lines))
+        self._line = lines[-1] if lines else self._line
+        return [json.loads(line) for line in lines]
 
 
 class Choice:
