@@ -25,8 +25,8 @@ from proximo.errors import UserError
 from proximo.run import read_config
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
-from proximo.track.feed import Rows, alone, keep_feeding, sync
-from proximo.track.mlflow import MAX_METRICS, batches, in_words
+from proximo.track.feed import Choice, Feeder, Rows, alone, keep_feeding, sync
+from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words
 from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
 
@@ -56,8 +56,15 @@ def rows_of(path):
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def due(rows, every=10):
-    return [row for row in rows if row["update"] % every == 0 or "eval/episodes" in row or row is rows[-1]]
+def due(rows):
+    choice = Choice(every=10)
+    return [row for row in rows if choice.is_due(row) or row is rows[-1]]
+
+
+def set_elapsed(path, seconds):
+    """The run as if each update had taken so long."""
+    rows = [row | {"time/elapsed": seconds * row["update"]} for row in rows_of(path)]
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def client(uri):
@@ -107,8 +114,10 @@ def tracked(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def untracked(tmp_path_factory):
+    """A run of 2.7 s, of which updates 1, 20, 25, 40 and 45 are due."""
     path = tmp_path_factory.mktemp("untracked") / "runs" / "run"
     train(path)
+    set_elapsed(path, 0.06)
     return path
 
 
@@ -143,7 +152,7 @@ def test_a_short_run_is_sent_at_its_end_a_long_one_after_a_while(monkeypatch):
 
 
 def test_metrics_are_those_of_the_rows_that_are_due(tracked):
-    assert [row["update"] for row in due(rows_of(tracked))] == [10, 20, 25, 30, 40, 45]
+    assert {1, 25, 45} <= {row["update"] for row in due(rows_of(tracked))} <= {1, 10, 20, 25, 30, 40, 45}
     assert_complete(tracked)
     run = stored(tracked)
     history = client(uri_of(tracked)).get_metric_history(run.info.run_id, "update")
@@ -202,6 +211,50 @@ def test_sync_has_nothing_to_add(tracked):
     assert len(client(uri_of(tracked)).search_logged_models([stored(tracked).info.experiment_id])) == 1
 
 
+def held_updates(path):
+    return [int(value) for _, value in histories(path)["update"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "updates"),
+    [
+        (0.001, [1, 25, 45]),  # in less than a second: the first, the evaluation, the last
+        (0.06, [1, 20, 25, 40, 45]),  # 0.06; 1.2; 1.5; 2.4; 2.7 s
+        (0.5, [1, 10, 20, 25, 30, 40, 45]),
+    ],
+)
+def test_fast_runs_send_a_row_a_second(copy, seconds, updates):
+    set_elapsed(copy, seconds)
+    sync(copy, read_config(copy))
+    assert held_updates(copy) == updates
+    assert_complete(copy)
+
+
+def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
+    monkeypatch.setattr("proximo.track.feed.MOST_BYTES", 10_000)
+    send, turns = MlflowRun.send, iter(range(1000))
+
+    def failing(self, rows):
+        turn = next(turns) % 4
+        if turn == 2:
+            raise ConnectionError("before it arrived")
+        send(self, rows)
+        if turn == 3:
+            raise ConnectionError("before it was answered")
+
+    monkeypatch.setattr(MlflowRun, "send", failing)
+    feeder, failures = Feeder(copy, read_config(copy)), 0
+    while True:
+        try:
+            feeder.finish()
+            break
+        except ConnectionError:
+            failures += 1
+    assert failures > 5
+    assert held_updates(copy) == [1, 20, 25, 40, 45]
+    assert_complete(copy)
+
+
 # Runs that stop and go on
 
 
@@ -229,7 +282,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
     file.write_bytes(b"".join(rows.splitlines(keepends=True)[:37]))
     sync(copy, read_config(copy))
     assert stored(copy).info.status == "KILLED"
-    assert histories(copy)["update"] == [(64 * n, n) for n in (10, 20, 25, 30)]
+    assert held_updates(copy) == [1, 20, 25]
     file.write_bytes(rows)
     (copy / "later").rename(copy / "result.json")
     sync(copy, read_config(copy))
@@ -398,7 +451,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
             wait_for_update(path, 30)
 
     try:
-        said = train(path, 60, disturb, tracking_uri=server.uri)
+        said = train(path, 60, disturb, tracking_uri=server.uri, eval_frequency=10)
         assert [sentence.partition(" (")[0] for sentence in said] == [
             f"MLflow at {server.uri} cannot be reached",
             "MLflow has everything now.",
@@ -510,6 +563,29 @@ def test_the_interface_opens_shows_the_run_and_ends(tracked):
 # Parts
 
 
+def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
+    rows = {  # update: elapsed, evaluated, due
+        1: (0.2, False, True),  # the first
+        4: (0.6, False, False),  # second 0 has one
+        7: (1.1, False, False),  # not a fourth update
+        8: (1.2, False, True),
+        12: (1.9, False, False),
+        16: (2.0, False, True),
+        20: (5.7, False, True),
+        21: (6.1, True, True),
+        22: (6.2, True, True),
+        24: (6.9, False, False),  # second 6 has two
+        28: (7.0, False, True),
+    }
+    made = [
+        {"update": update, "time/elapsed": elapsed} | ({"eval/episodes": 3} if evaluated else {})
+        for update, (elapsed, evaluated, _) in rows.items()
+    ]
+    expected, choice = [due for *_, due in rows.values()], Choice(every=4)
+    assert [choice.is_due(row) for row in made] == expected
+    assert [choice.is_due(row) for row in made] == expected, "read from the start again, as after a resume"
+
+
 def test_rows_are_read_once_and_whole(tmp_path):
     file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
     file.write_bytes(b'{"update": 1}\n{"upd')
@@ -518,6 +594,18 @@ def test_rows_are_read_once_and_whole(tmp_path):
     with file.open("ab") as more:
         more.write(b'ate": 2}\n')
     assert rows.read() == [{"update": 2}]
+
+
+@pytest.mark.parametrize("made_again", [0, 1, 2, 3])
+def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
+    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
+    file.write_bytes(first + old)
+    assert [row["update"] for row in rows.read()] == [1, 2]
+    new = [b'{"update": %d, "time/elapsed": 1.375}\n' % update for update in (2, 3, 4)][:made_again]
+    file.write_bytes(first + b"".join(new))
+    assert [row["update"] for row in rows.read()] == [1, 2, 3, 4][: 1 + made_again]
+    assert rows.read() == []
 
 
 def test_batches_hold_whole_rows():

@@ -242,7 +242,9 @@ class TrackConfig:
     experiment_name: str | None = setting(None, "The MLflow experiment; null: the environment's id.")
     video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
     log_frequency: int = setting(
-        10, "Updates between two that MLflow gets; those with an evaluation and the last one always.", at_least=1
+        10,
+        "Updates between two that MLflow gets, one in a second at most; the first, the last and evaluations always.",
+        at_least=1,
     )
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(

@@ -39,17 +39,44 @@ class Rows:
     """The rows of `metrics.jsonl`, as they are added; each is read once."""
 
     def __init__(self, path: Path):
-        self._path, self._offset = path / "metrics.jsonl", 0
+        self._path = path / "metrics.jsonl"
+        self._offset, self._line = 0, b""  # how far it was read, and the line before
 
     def read(self) -> list[Record]:
         """The next whole rows, not too many at once; none when there are none yet."""
         with self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._offset:
-                self._offset = 0  # cut back, by a resume: what MLflow has is not sent again
-            file.seek(self._offset)
-            whole, _, _ = file.read(MOST_BYTES).rpartition(b"\n")
-        self._offset += len(whole) + bool(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+            file.seek(self._offset - len(self._line))
+            if file.read(len(self._line)) != self._line:
+                self._offset, self._line = 0, b""  # cut back, by a resume: what MLflow has is not sent again
+                file.seek(0)
+            text = file.read(MOST_BYTES)
+        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        self._offset += sum(map(len, lines))
+        self._line = lines[-1] if lines else self._line
+        return [json.loads(line) for line in lines]
+
+
+class Choice:
+    """The rows that MLflow gets: the first, those with an evaluation, and each that is one of every so many updates and
+    comes in a second of training of which it has none yet.
+
+    It is asked about all rows, in their order. The rows alone decide: however they are read, the same are due.
+    """
+
+    def __init__(self, every: int):
+        self._every = every
+        self._second = -1  # of the last row that was due
+
+    def is_due(self, row: Record) -> bool:
+        update, second = row["update"], int(row["time/elapsed"])
+        due = (
+            update == 1  # also when rows are read from the start again
+            or (update % self._every == 0 and second != self._second)
+            or any(name.startswith("eval/") for name in row)
+        )
+        if due:
+            self._second = second
+        return due
 
 
 class Feeder:
@@ -60,10 +87,10 @@ class Feeder:
     ):
         self.run = MlflowRun(path, config, uri, tags)
         self._path, self._rows = path, Rows(path)
-        self._every = config.track.log_frequency
+        self._choice = Choice(config.track.log_frequency)
         self._connected = False
         self._waiting: list[Record] = []
-        self._last: Record | None = None  # the last row, if it is not due
+        self._last: list[Record] = []  # the last row: that is sent at the end, due or not
         self._files_at = time.monotonic()
 
     @property
@@ -80,10 +107,10 @@ class Feeder:
             while True:
                 self.run.send(self._waiting)
                 rows = self._rows.read()
-                self._waiting = [row for row in rows if self._is_due(row)]
+                self._waiting = [row for row in rows if self._choice.is_due(row)]
                 if not rows:
                     break
-                self._last = None if self._is_due(rows[-1]) else rows[-1]
+                self._last = rows[-1:]
             if time.monotonic() - self._files_at >= FILES_PAUSE:
                 self._files_at = time.monotonic()
                 self.run.send_files()
@@ -99,16 +126,13 @@ class Feeder:
         except FileNotFoundError:
             result = None
         try:
-            if result is not None and self._last is not None:
-                self.run.send([self._last])
+            if result is not None:
+                self.run.send(self._last)
             self.run.send_files()
             self.run.end(result)
         except BaseException:
             self._connected = False
             raise
-
-    def _is_due(self, row: Record) -> bool:
-        return row["update"] % self._every == 0 or any(name.startswith("eval/") for name in row)
 
 
 @contextlib.contextmanager
