@@ -31,7 +31,8 @@ def arranged(env_id: str, roster: Roster, agents: AgentsConfig) -> Team:
     alike = all(_alike(roster, roster.agents[0], agent) for agent in roster.agents)
     kind = agents.policy
     if kind == "auto":
-        kind = "groups" if agents.members or not alike else "shared"
+        fitting = all(_alike(roster, members[0], agent) for members in own.values() for agent in members)
+        kind = "groups" if agents.members else "shared" if alike else "groups" if fitting else "independent"
     groups: Mapping[str, tuple[str, ...]]
     if kind == "shared":
         groups = {ALL: roster.agents}
@@ -42,9 +43,7 @@ def arranged(env_id: str, roster: Roster, agents: AgentsConfig) -> Team:
     for name, members in groups.items():
         odd = next((agent for agent in members if not _alike(roster, members[0], agent)), None)
         if odd is not None:
-            advice = (
-                "agents.policy=groups or independent" if kind == "shared" else "agents.members with groups of equals"
-            )
+            advice = "agents.policy=groups or independent" if kind == "shared" else "other agents.members"
             raise UserError(
                 f"In {env_id}, {members[0]} and {odd} see or do different things, and cannot have one policy"
                 f"{'' if kind == 'shared' else f' (group {name})'}; use {advice}. {members[0]} has "
