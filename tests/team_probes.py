@@ -75,14 +75,80 @@ class Lifetimes:
     def _report(self, now, moved):
         agents = self.roster.agents
         alive = {a: (now >= join) & (now < end) for a, join, end in zip(agents, self.JOINS, self.ENDS, strict=True)}
-        reward = {a: 10.0 * i + (now - 1.0) * moved for i, a in enumerate(agents)}
+        reward = {a: 10.0 * i + (now - 1).astype(jnp.float32) for i, a in enumerate(agents)}
         return TeamTransition(
             obs={a: jnp.full(1, now, jnp.float32) for a in agents},
             reward=reward,
-            terminated={a: moved & (now == end) for a, end in zip(agents, self.ENDS, strict=True)},
+            terminated={a: (now == end) if moved else False for a, end in zip(agents, self.ENDS, strict=True)},
             truncated=each(agents, False),
             alive=alive,
         )
 
 
 assert all(isinstance(kind(), JaxTeamEnv) for kind in (TwoKinds, Lifetimes))
+
+
+class Weather:
+    """Two agents see a sign each and must answer it; both get 10 or -10 by the weather, which only the state shows, and
+    0.02 for each right answer. For a critic that does not see the weather the answers drown in its noise. One step an
+    episode."""
+
+    id = "weather"
+    max_steps = 1
+    SIGNS = 16
+    roster = Roster(
+        observation_spaces=each(("left", "right"), spaces.Discrete(SIGNS)),
+        action_spaces=each(("left", "right"), spaces.Discrete(2)),
+        groups={"both": ("left", "right")},
+        state_space=spaces.Box(-1, 1, (1,), np.float32),
+    )
+
+    def reset(self, key):
+        key, own = jax.random.split(key)
+        signs = jax.random.randint(own, (2,), 0, self.SIGNS)
+        weather = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
+        return (signs, weather), self._report(signs, weather, 0.0, False)
+
+    def step(self, key, state, actions):
+        signs, weather = state
+        right = sum((actions[agent] == signs[i] % 2).astype(jnp.float32) for i, agent in enumerate(self.roster.agents))
+        return state, self._report(signs, weather, 10 * weather + 0.02 * right, True)
+
+    def _report(self, signs, weather, reward, ended):
+        agents = self.roster.agents
+        return TeamTransition(
+            obs={agent: signs[i] for i, agent in enumerate(agents)},
+            reward=each(agents, reward),
+            terminated=each(agents, ended),
+            truncated=each(agents, False),
+            alive=each(agents, not ended),
+            state=weather[None],
+        )
+
+
+class RockPaperScissors:
+    """Two players show rock, paper or scissors, once an episode."""
+
+    id = "rock-paper-scissors"
+    max_steps = 1
+    PAYS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], np.float32)
+    roster = Roster(
+        observation_spaces=each(("one", "other"), spaces.Box(0, 1, (1,), np.float32)),
+        action_spaces=each(("one", "other"), spaces.Discrete(3)),
+    )
+
+    def reset(self, key):
+        return (), self._report(jnp.float32(0), False)
+
+    def step(self, key, state, actions):
+        return state, self._report(jnp.asarray(self.PAYS)[actions["one"], actions["other"]], True)
+
+    def _report(self, pay, ended):
+        agents = self.roster.agents
+        return TeamTransition(
+            obs=each(agents, jnp.ones(1, jnp.float32)),
+            reward={"one": pay, "other": -pay},
+            terminated=each(agents, ended),
+            truncated=each(agents, False),
+            alive=each(agents, not ended),
+        )

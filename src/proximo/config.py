@@ -177,7 +177,7 @@ class AgentsConfig:
         0.0, "Share of the environments in which all sides but one play by earlier policies.", at_least=0, at_most=1
     )
     selfplay_every: int = setting(10, "Updates between two policies that are kept for that.", at_least=1)
-    selfplay_pool: int = setting(10, "Earlier policies that are kept; the oldest goes.", at_least=1, at_most=1000)
+    selfplay_pool: int = setting(10, "Earlier policies that are kept, of the whole run.", at_least=1, at_most=1000)
     sides: dict[str, tuple[str, ...]] | None = setting(
         None, "Agents that play on one side; null: each group, or each agent where there is one group."
     )

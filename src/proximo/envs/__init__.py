@@ -90,7 +90,7 @@ FAMILIES = {
         Family("gymnax", "gymnax", "proximo.envs.compiled.gymnax", "classic control, MinAtar, bsuite and more, in JAX"),
         Family("jumanji", "jumanji", "proximo.envs.compiled.jumanji", "puzzles, packing, routing; in JAX", "jumanji"),
         Family("brax", "brax", "proximo.envs.compiled.brax", "rigid bodies, in JAX", "brax"),
-        Family("jaxmarl", "jaxmarl", "proximo.envs.compiled.jaxmarl", "many agents, in JAX: MPE, SMAX and more", "jaxmarl"),
+        Family("jaxmarl", "jaxmarl", "proximo.envs.compiled.jaxmarl", "many agents, in JAX: MPE, SMAX, ...", "jaxmarl"),
         Family("envpool", "envpool", "proximo.envs.host.envpool", "Atari, MuJoCo and more, stepped in C++", "envpool"),
     )
 }

@@ -115,7 +115,7 @@ class Timestep:
     valid: Array  # [L] bool: false for a filler step or an absent agent
     success: Array | None  # [L] bool, or None where the environment does not say
     over: Array | None = None  # [L] bool with many agents: the environment was reset
-    absent: Array | None = None  # [L, A] bool with many agents: not there after the step, as after an end
+    absent: Array | None = None  # [L, A] bool with many agents: not there after the step, as all are when it is over
 
     @property
     def ended(self) -> Array:

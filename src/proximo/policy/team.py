@@ -23,7 +23,7 @@ from proximo.teams import AGENTS, STATE, Team
 
 Tree = Any
 OPPONENTS = 0x5E1F
-"""Folded into the key of action sampling, for the choice of opponents."""
+"""Folded into keys, for the choice of opponents."""
 
 
 def shared_team(

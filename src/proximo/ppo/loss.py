@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from proximo.config import PPOConfig
-from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
 from proximo.ppo.rollout import Samples, flatten_lanes
@@ -77,7 +76,7 @@ def in_time(sequences: Tree) -> Tree:
 
 def ppo_loss(
     params: Tree,
-    stats: RunningStats | None,
+    stats: Tree,
     samples: Samples,
     policy: Policy,
     ppo: PPOConfig,

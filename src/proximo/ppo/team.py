@@ -12,7 +12,7 @@ import numpy as np
 
 from proximo.config import Config
 from proximo.policy.policy import Policy, part_of
-from proximo.policy.team import AnyPolicy, TeamPolicy, together
+from proximo.policy.team import OPPONENTS, AnyPolicy, TeamPolicy, together
 from proximo.ppo.finite import broken
 from proximo.ppo.loss import Metrics
 from proximo.ppo.rollout import Episodes, Rollout
@@ -113,11 +113,11 @@ def rollout_of(policy: TeamPolicy, name: str, rollout: Rollout) -> Rollout:
 
 
 def rewards(policy: TeamPolicy, rollout: Rollout) -> jax.Array:
-    """[T, E, A] to learn from: each agent's own; or the team's mean, over those who could be paid: whoever acted, and
-    whoever was there after the step."""
+    """[T, E, A] to learn from: each agent's own; or the team's mean, over those who could be paid: whoever acted, came
+    to an end, or was there after the step."""
     if policy.reward == "own" or rollout.absent is None:
         return rollout.reward
-    there = (rollout.valid | ~rollout.absent).astype(jnp.float32)
+    there = (rollout.valid | rollout.ended | ~rollout.absent).astype(jnp.float32)
     mean = rollout.reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
     return mean * there
 
@@ -131,11 +131,14 @@ def initial_pool(policy: TeamPolicy, params: Tree, stats: Tree) -> Tree:
 
 
 def updated_pool(policy: TeamPolicy, state: TrainState) -> Tree:
-    """The pool after an update: a policy more, if one is due, in the place of the oldest."""
+    """The pool after an update: a policy more, if one is due. When there is no room, chance decides, so that each
+    policy of the whole run is as likely to be kept (reservoir sampling): opponents that are all alike teach little."""
     assert policy.selfplay is not None
-    pool, due = state.pool, state.update % policy.selfplay.every == 0
-    slot = pool["count"] % policy.selfplay.size
-    place = lambda room, leaf: jnp.where(due, room.at[slot].set(leaf), room)  # noqa: E731
+    pool, size, due = state.pool, policy.selfplay.size, state.update % policy.selfplay.every == 0
+    key = jax.random.fold_in(jax.random.fold_in(state.keys.shuffle, state.update), OPPONENTS)
+    slot = jnp.where(pool["count"] < size, pool["count"], jax.random.randint(key, (), 0, pool["count"] + 1))
+    taken = due & (slot < size)
+    place = lambda room, leaf: jnp.where(taken, room.at[slot].set(leaf, mode="drop"), room)  # noqa: E731
     kept = jax.tree.map(place, pool["kept"], _kept(state.params, state.obs_stats))
     return {"kept": kept, "count": pool["count"] + due.astype(jnp.int32)}
 

@@ -30,7 +30,7 @@ class TrainState:
 
     params: Tree
     opt_state: Tree
-    obs_stats: RunningStats | None
+    obs_stats: Tree
     reward_stats: RunningStats | None
     learning_rate: jax.Array  # float32; moves only with the adaptive schedule
     keys: Keys
@@ -47,7 +47,7 @@ class Rates:
     entropy: jax.Array
 
 
-def initial_train_state(params: Tree, obs_stats: RunningStats | None, config: Config) -> TrainState:
+def initial_train_state(params: Tree, obs_stats: Tree, config: Config) -> TrainState:
     """The state before the first update of a policy with `params` and `obs_stats`."""
     return TrainState(
         params=params,
@@ -173,7 +173,7 @@ class Seen:
     memory: Tree  # [T * L, ...] before each step
 
 
-def without_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> Seen:
+def without_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
     _, outputs, value = policy.act_and_value(params, stats, carry, flatten_lanes(rollout.obs))
@@ -181,7 +181,7 @@ def without_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, p
     return Seen(outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes), empty, empty, None, None)
 
 
-def with_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, policy: Policy) -> Seen:
+def with_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
     forgotten = jnp.asarray(rollout.forgotten)
     fresh = jnp.concatenate([jnp.zeros_like(forgotten[:1]), forgotten[:-1]])
@@ -192,7 +192,7 @@ def with_memory(params: Tree, stats: RunningStats | None, rollout: Rollout, poli
     return Seen(outputs, value, memory["critic"], carry, fresh.reshape(-1), flatten_lanes(before))
 
 
-def final_values(params: Tree, stats: RunningStats | None, rollout: Rollout, memory: Tree, policy: Policy) -> jax.Array:
+def final_values(params: Tree, stats: Tree, rollout: Rollout, memory: Tree, policy: Policy) -> jax.Array:
     """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
     `memory` [T, L, ...] after the step."""
 

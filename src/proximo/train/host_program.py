@@ -16,7 +16,6 @@ from proximo.collect.host import Collected, HostCollector, tally
 from proximo.compiling import Same, jit, shapes, shared
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
-from proximo.policy.normalize import RunningStats
 from proximo.policy.team import AnyPolicy
 from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
@@ -48,7 +47,7 @@ class HostProgram:
         self._last: Collected | None = None
         self._shape, self._numbers = split(config)
 
-    def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
         """Start the environments; the state before the first update."""
         start = shared(lambda: jit(self._initial), "start", self._shape, Same(self.policy))
         train = start(params, obs_stats, np.int32(self.config.seed), self._numbers)
@@ -117,7 +116,7 @@ class HostProgram:
             self._env.close()
             self._env = None
 
-    def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> TrainState:
+    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> TrainState:
         return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed))
 
     def _start(self, seed: int) -> CollectState:

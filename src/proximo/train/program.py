@@ -17,7 +17,6 @@ from proximo.collect.compiled import CollectState, collect, initial_collect_stat
 from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
-from proximo.policy.normalize import RunningStats
 from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.finite import is_finite
 from proximo.ppo.loss import Metrics
@@ -61,7 +60,7 @@ class Program(Protocol):
     seconds: dict[str, float]
     """What an update's parts took in the last call, where they can be told apart."""
 
-    def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState: ...
+    def init(self, params: Tree, obs_stats: Tree) -> ProgramState: ...
 
     def compile(self, state: ProgramState) -> None: ...
 
@@ -112,7 +111,7 @@ class CompiledProgram:
         self._shape, self._numbers = split(config)
         self._key = (self._shape, Same(env), Same(policy))
 
-    def init(self, params: Tree, obs_stats: RunningStats | None) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
         start = shared(lambda: jit(self._initial), "start", *self._key)
         return start(params, obs_stats, np.int32(self.config.seed), self._numbers)
@@ -151,7 +150,7 @@ class CompiledProgram:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _initial(self, params: Tree, obs_stats: RunningStats | None, seed: jax.Array, numbers: Numbers) -> ProgramState:
+    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> ProgramState:
         config = joined(self._shape, numbers, seed)
         train = initial_state(self.policy, params, obs_stats, config)
         return ProgramState(train, initial_collect_state(self.env, self.policy, config))

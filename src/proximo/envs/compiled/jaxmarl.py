@@ -1,4 +1,4 @@
-"""JaxMARL environments: `jaxmarl/MPE_simple_spread_v3`, SMAX with a scenario such as `jaxmarl/HeuristicEnemySMAX-3m`, or
+"""JaxMARL environments: `jaxmarl/MPE_simple_spread_v3`, SMAX in a scenario such as `jaxmarl/HeuristicEnemySMAX-3m`, or
 an environment object of its class.
 
 They are stepped without JaxMARL's own reset, so that the last observation of an episode is known. JaxMARL does not tell
@@ -128,9 +128,7 @@ class JaxMarlEnv:
         return State(inner, length), moved
 
     def _seen(self, obs: dict[str, Any]) -> dict[str, Tree]:
-        return {
-            agent: jnp.asarray(obs[agent], space.dtype) for agent, space in self.roster.observation_spaces.items()
-        }
+        return {agent: jnp.asarray(obs[agent], space.dtype) for agent, space in self.roster.observation_spaces.items()}
 
     def _masks(self, state: Tree) -> dict[str, Tree] | None:
         if self._masked is None:
@@ -145,7 +143,8 @@ class JaxMarlEnv:
                 method = getattr(self.env, name)
                 with lenient():
                     allowed = jax.eval_shape(method, state)
-                if all(allowed[agent].shape == (self.env.action_space(agent).n,) for agent in self.agents):
+                sizes = {agent: getattr(self.env.action_space(agent), "n", None) for agent in self.agents}
+                if all(allowed[agent].shape == (size,) for agent, size in sizes.items()):
                     return method
             except (NotImplementedError, AttributeError, KeyError, TypeError):
                 continue
@@ -168,10 +167,10 @@ def _box(seen: Any, low: Any, high: Any) -> spaces.Box:
         limits = np.iinfo(dtype)
         low, high = np.clip(low, limits.min, limits.max), np.clip(high, limits.min, limits.max)
     try:
-        bounds = [np.broadcast_to(np.asarray(bound, dtype), seen.shape) for bound in (low, high)]
+        low, high = (np.broadcast_to(np.asarray(bound, dtype), seen.shape) for bound in (low, high))
     except ValueError:
-        bounds = [np.full(seen.shape, bound, dtype) for bound in (-np.inf, np.inf)]
-    return spaces.Box(*bounds, seen.shape, dtype.type)
+        low, high = (np.full(seen.shape, bound, dtype) for bound in (-np.inf, np.inf))
+    return spaces.Box(low, high, seen.shape, dtype.type)
 
 
 def _action_space(space: Any, env_id: str) -> spaces.Space:

@@ -102,7 +102,7 @@ class Lanes:
             valid=valid,
             success=moved.success,
             over=moved_on.over,
-            absent=None if alive is None else ~alive,
+            absent=None if alive is None else ~alive | ended[:, None],
         )
         return LanesState(env_state, jnp.where(ended, 0, length), alive, acts), timestep
 

@@ -1,0 +1,496 @@
+"""Many agents: groups, lifetimes, what critics see, self-play, and what is saved of them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import probes
+from killed import assert_same_run, kill_at_random_moments, run_to_end
+from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
+from proximo.collect.compiled import collect, initial_collect_state
+from proximo.config import AgentsConfig, Config, NetworkConfig, NormalizeConfig
+from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.team import arranged, named_groups
+from proximo.errors import UserError
+from proximo.policy.networks import Network
+from proximo.policy.team import TeamPolicy, self_play
+from proximo.ppo.advantages import advantages
+from proximo.ppo.rollout import Episodes
+from proximo.ppo.team import group_state, initial_state, rewards, rollout_of, updated_pool, with_scores
+from proximo.ppo.update import training_samples
+from proximo.settings import build
+from proximo.teams import Roster, Team
+from team_probes import Lifetimes, RockPaperScissors, TwoKinds, Weather
+
+QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
+
+
+def train(env, path, **keywords):
+    trainer = PPOTrainer(env, out=path, preset=False, console=probes.Notes(), **(QUICK | keywords))
+    return trainer, trainer.train()
+
+
+def rows(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- advantages
+
+
+def sees_time(policy):
+    """An actor without preferences, and a critic that takes what it sees for the value."""
+    actor = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, jnp.zeros((len(seen.vector), 2))))
+    critic = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, seen.vector[:, :1]))
+    return {"actor": actor, "critic": critic}
+
+
+def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand():
+    """gamma = lambda = 1/2; in step t of an episode V = t, and agent i is paid 10 i + t. delta = r + V(t+1) / 2 - V(t),
+    without V(t+1) at a death; A = delta + A(t+1) / 4. Two steps of the next episode are cut, where V = 2 follows."""
+    config = build({"env.num_envs": 1, "ppo.rollout_length": 8, "ppo.minibatch_size": 8, "ppo.gamma": 0.5})
+    config = build({"ppo.gae_lambda": 0.5, "ppo.normalize_advantages": "none"}, base=config)
+    env = envs.make(Lifetimes())
+    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1, sees_time)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    lanes = Lanes(env, 1)
+    _, rollout, episodes = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
+    part = rollout_of(policy, "all", rollout)
+    samples, _ = training_samples(group_state(state, "all"), part, part.reward, policy.groups["all"], config)
+
+    nan = np.nan
+    by_hand = np.array(
+        [
+            [0.75, 1.0, 0.0, nan, nan, nan, 0.75, 1.0],
+            [14.21484375, 14.859375, 15.4375, 15.75, 15.0, 10.0, 13.25, 11.0],
+            [nan, nan, 28.25, 27.0, 20.0, nan, nan, nan],
+        ]
+    ).T
+    np.testing.assert_array_equal(part.valid, ~np.isnan(by_hand))
+    np.testing.assert_array_equal(np.where(part.valid, samples.advantage.reshape(8, 3), nan), by_hand)
+    np.testing.assert_array_equal(episodes.length[:, 0], [0, 0, 0, 0, 0, 6, 0, 0])
+    np.testing.assert_array_equal(episodes.agents[5, 0], [0 + 1 + 2, 10 + 11 + 12 + 13 + 14 + 15, 22 + 23 + 24])
+    assert episodes.returned[5, 0] == (3 + 75 + 69) / 3
+
+
+def test_the_turns_of_others_take_no_time():
+    """Valid at t = 0 and 2. A(2) = 0 - 1 - 7, since the end at t = 3 is its end too; A(0) = 3 + 7/2 - 5 + A(2)/4."""
+    column = lambda *numbers: jnp.array(numbers, jnp.float32)[:, None]  # noqa: E731
+    flags = lambda *numbers: jnp.array(numbers, bool)[:, None]  # noqa: E731
+    advantage, target = advantages(
+        column(0, 3, 0, -1),
+        column(5, 100, 7, 100),
+        flags(0, 0, 0, 1),
+        flags(0, 0, 0, 0),
+        column(0, 0, 0, 0),
+        jnp.array([50.0]),
+        0.5,
+        0.5,
+        flags(1, 0, 1, 0),
+    )
+    np.testing.assert_array_equal(advantage[np.array([0, 2]), 0], [-0.5, -8.0])
+    np.testing.assert_array_equal(target[np.array([0, 2]), 0], [4.5, -1.0])
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
+    rng = np.random.default_rng(0)
+    reward, value, final = rng.normal(size=(3, 6, 4)).astype(np.float32)
+    terminated, truncated = rng.random((2, 6, 4)) < 0.2
+    arrays = map(jnp.asarray, (reward, value, terminated, truncated & ~terminated, final, value[0]))
+    given = (*arrays, 0.9, gae_lambda)
+    for one, other in zip(advantages(*given), advantages(*given, jnp.ones((6, 4), bool)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_team_is_paid_the_mean_of_those_who_are_there():
+    """In step 2 all three are there, (2 + 12 + 22) / 3; in step 3 a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is."""
+    env = envs.make(Lifetimes()).arranged(AgentsConfig(reward="team"))
+    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
+    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(reward="team"), 1)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    lanes = Lanes(env, 1)
+    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
+    paid = rewards(policy, rollout)[:, 0]
+    np.testing.assert_array_equal(paid[2], [12, 12, 12])
+    np.testing.assert_array_equal(paid[3], [0, 18, 18])
+    np.testing.assert_array_equal(paid[5], [0, 15, 0])
+
+
+# ---- groups
+
+
+def roster(**agents):
+    return Roster(agents, dict.fromkeys(agents, spaces.Discrete(2)))
+
+
+def test_groups_by_name():
+    assert named_groups(("wolf_0", "wolf_1", "hare")) == {"wolf": ("wolf_0", "wolf_1"), "hare": ("hare",)}
+    assert named_groups(("0", "1")) == {"all": ("0", "1")}
+
+
+ALIKE = roster(wolf_0=spaces.Discrete(3), wolf_1=spaces.Discrete(3), hare_0=spaces.Discrete(3))
+UNLIKE = roster(wolf_0=spaces.Discrete(3), wolf_1=spaces.Discrete(3), hare_0=spaces.Discrete(4))
+MIXED = {"a": ("hare_0", "wolf_1"), "b": ("wolf_0",)}
+ODD = roster(wolf_0=spaces.Discrete(3), wolf_1=spaces.Discrete(4))
+
+
+@pytest.mark.parametrize(
+    ("who", "settings", "groups"),
+    [
+        (ALIKE, {}, {"all": ("wolf_0", "wolf_1", "hare_0")}),
+        (UNLIKE, {}, {"wolf": ("wolf_0", "wolf_1"), "hare": ("hare_0",)}),
+        (ODD, {}, {"wolf_0": ("wolf_0",), "wolf_1": ("wolf_1",)}),
+        (ALIKE, {"policy": "independent"}, {name: (name,) for name in ALIKE.agents}),
+        (ALIKE, {"policy": "groups"}, {"wolf": ("wolf_0", "wolf_1"), "hare": ("hare_0",)}),
+        (
+            ALIKE,
+            {"members": {"a": ("hare_0", "wolf_1"), "b": ("wolf_0",)}},
+            {"a": ("hare_0", "wolf_1"), "b": ("wolf_0",)},
+        ),
+    ],
+)
+def test_groups_as_the_settings_want_them(who, settings, groups):
+    assert arranged("field", who, AgentsConfig(**settings)).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("who", "settings", "sentence"),
+    [
+        (UNLIKE, {"policy": "shared"}, "wolf_0 and hare_0 see or do different things"),
+        (ODD, {"policy": "groups"}, r"\(group wolf\); use other agents.members"),
+        (ALIKE, {"members": {"a": ("wolf_0", "wolf_1")}}, "also has hare_0"),
+        (ALIKE, {"members": {"a": ("wolf_0", "wolf_1", "hare_0", "fox")}}, "does not have fox"),
+        (ALIKE, {"members": {"a": ("wolf_0", "wolf_1", "hare_0"), "b": ("hare_0",)}}, "has only once hare_0"),
+        (ALIKE, {"members": {"a": ALIKE.agents, "b": ()}}, "the group b has no agent"),
+    ],
+)
+def test_groups_that_cannot_be(who, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        arranged("field", who, AgentsConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"agents.members": {"a": ["x"]}, "agents.policy": "shared"}, "has no effect with agents.policy=shared"),
+        ({"agents.critic": "central", "network.torso": "shared"}, "use network.torso=separate"),
+        ({"agents.selfplay_pool": 3}, "has no effect with agents.selfplay=0"),
+        ({"agents.members": ["a"]}, r"must be names with lists of agents, such as .* or null, not \['a'\]"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, sentence):
+    from proximo.settings import convert, find_setting
+
+    with pytest.raises(UserError, match=sentence):
+        build({path: convert(find_setting(path), value) for path, value in settings.items()})
+
+
+def test_settings_for_many_are_refused_where_there_is_one(tmp_path):
+    with pytest.raises(UserError, match=r"agents.critic=central is for environments with many agents, and gymnax/Cart"):
+        PPOTrainer("gymnax/CartPole-v1", critic="central", out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"env.frame_stack=2 is for one agent"):
+        PPOTrainer(TwoKinds(), frame_stack=2, out=tmp_path / "run")
+
+
+# ---- what is seen
+
+
+def test_what_a_central_critic_sees():
+    team = envs.make(Weather()).arranged(AgentsConfig(critic="central")).spec.team
+    policy = TeamPolicy(team, NetworkConfig(), NormalizeConfig(), AgentsConfig(critic="central", identity=True), 2)
+    obs = {"agents": {"all": jnp.array([[3, 5], [7, 2]])}, "state": jnp.array([[1.0], [-1.0]])}
+    seen = policy.seen("all", obs, 1)
+    np.testing.assert_array_equal(seen["own"]["observation"], [[3, 5], [7, 2]])
+    np.testing.assert_array_equal(seen["own"]["agent"], [[0, 1], [0, 1]])
+    np.testing.assert_array_equal(seen["all"][..., 0], [[1, 1], [-1, -1]])
+
+
+def test_without_a_state_a_central_critic_sees_what_all_see():
+    team = envs.make(TwoKinds()).arranged(AgentsConfig(critic="central")).spec.team
+    policy = TeamPolicy(team, NetworkConfig(), NormalizeConfig(), AgentsConfig(critic="central"), 1)
+    obs = {"agents": {"sorter": jnp.array([[0, 1]]), "aimer": jnp.arange(6.0).reshape(1, 2, 3)}}
+    seen = policy.seen("sorter", obs, 1)
+    np.testing.assert_array_equal(seen["all"]["aimer"][0, 0], seen["all"]["aimer"][0, 1])
+    np.testing.assert_array_equal(seen["all"]["aimer"][0, 0], obs["agents"]["aimer"][0])
+
+
+def test_masks_are_taken_apart_agent_by_agent():
+    """Two sorters with two flags each; aimers have none."""
+    policy = TeamPolicy(envs.make(TwoKinds()).spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1)
+    masks = policy.distribution.masks(jnp.array([[True, False, False, True]]))
+    assert masks["aimer"] is None
+    np.testing.assert_array_equal(masks["sorter"][0], [[True, False], [False, True]])
+
+
+# ---- self-play
+
+
+def rps_policy(**settings):
+    agents = AgentsConfig(selfplay=0.5, **settings)
+    return TeamPolicy(envs.make(RockPaperScissors()).spec.team, NetworkConfig(), NormalizeConfig(), agents, 4)
+
+
+def test_sides_learn_in_turn():
+    play = rps_policy().selfplay
+    np.testing.assert_array_equal(play.learns, [[True, False], [False, True], [True, True], [True, True]])
+
+
+def test_scores_of_the_learning_side():
+    """Environment 0: "one" learns; 1: "other" does; 2 and 3 have no opponents."""
+    returned = jnp.array([[[1, -1], [1, -1], [1, -1], [0, 0]], [[0, 0], [-1, 1], [0, 0], [0, 0]]], jnp.float32)
+    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), None, returned)
+    np.testing.assert_array_equal(with_scores(rps_policy(), episodes).score, [[1, 0, -1, -1], [0.5, 1, -1, -1]])
+
+
+def test_the_pool_keeps_policies_of_the_whole_run():
+    """Every second update is kept; when four are, chance decides, and what is kept is spread over 400 updates."""
+    policy = rps_policy(selfplay_every=2, selfplay_pool=4)
+    params = policy.init(jax.random.key(0))
+    state = initial_state(policy, params, policy.initial_stats(), Config())
+    constant = lambda number: jax.tree.map(lambda leaf: jnp.full_like(leaf, number), params)  # noqa: E731
+    after = jax.jit(lambda state: state.replace(pool=updated_pool(policy, state)))
+
+    def kept(state):
+        return np.asarray(jax.tree.leaves(state.pool["kept"]["params"])[0])[:, 0]
+
+    for number in range(1, 401):
+        state = after(state.replace(params=constant(number), update=jnp.int32(number)))
+        if number == 6:
+            np.testing.assert_array_equal(kept(state)[1:], [2, 4, 6])
+    assert int(state.pool["count"]) == 201
+    assert len(set(kept(state))) == 4
+    assert all(number % 2 == 0 for number in kept(state))
+    assert min(kept(state)) < 200 < max(kept(state))
+
+
+def test_opponents_act_by_their_own_policy_and_teach_nothing():
+    """The policy that learns always shows rock, the one before always paper: environment 0 has rock against paper."""
+    policy = rps_policy()
+    config = build({"env.num_envs": 4, "ppo.rollout_length": 3, "ppo.minibatch_size": 12})
+    params = policy.init(jax.random.key(0))
+    state = initial_state(policy, params, policy.initial_stats(), config)
+
+    def always(tree, action):
+        head = tree["all"]["actor"]["Dense_2"]
+        head["bias"] = head["bias"] * 0 + 100 * jax.nn.one_hot(action, 3)
+        return tree
+
+    copy = lambda tree: jax.tree.map(jnp.array, tree)  # noqa: E731
+    pool = copy(state.pool)
+    then = {"all": {"actor": always(copy(params), 1)["all"]["actor"]}}
+    pool["kept"]["params"] = jax.tree.map(lambda leaf: leaf[None].repeat(10, 0), then)
+    state = state.replace(params=always(copy(params), 0), pool=pool)
+    lanes = Lanes(envs.make(RockPaperScissors()), 4)
+    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
+    np.testing.assert_array_equal(rollout.action["all"][0], [[0, 1], [1, 0], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(rollout.reward[0, :, 0], [-1, 1, 0, 0])
+    part = rollout_of(policy, "all", rollout)
+    np.testing.assert_array_equal(part.valid[0].reshape(4, 2), policy.selfplay.learns)
+    assert rollout.valid.all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"selfplay": 0.1}, "agents.selfplay=0.1 of 4 environments is none"),
+        ({"selfplay": 0.5, "sides": {"all": ("one", "other")}}, "needs two sides"),
+        ({"selfplay": 0.5, "sides": {"a": ("one",)}}, "must name each agent once"),
+    ],
+)
+def test_self_play_that_cannot_be(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        self_play(envs.make(RockPaperScissors()).spec.team, AgentsConfig(**settings), 4)
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def two_kinds(tmp_path_factory):
+    path = tmp_path_factory.mktemp("teams") / "run"
+    return (*train(TwoKinds(), path, total_timesteps=8 * 32, eval_frequency=4), path)
+
+
+def test_metrics_by_agent_and_group(two_kinds):
+    _, result, path = two_kinds
+    names = [f"agent/{agent}" for agent in TwoKinds.roster.agents] + ["group/sorter", "group/aimer"]
+    last, evaluated = rows(path)[-1], rows(path)[3]
+    for name in names:
+        assert -1 <= last[f"recent/{name}/return_mean"] <= 1
+        assert -1 <= evaluated[f"eval/{name}/return_mean"] <= 1
+        assert f"{name}/return_mean" in result["final_eval"]
+    each = [result["final_eval"][f"agent/{agent}/return_mean"] for agent in TwoKinds.roster.agents]
+    assert result["final_eval"]["return_mean"] == pytest.approx(np.mean(each), abs=1e-6)
+    assert last["loss/entropy"] == pytest.approx(
+        (last["group/sorter/loss/entropy"] + last["group/aimer/loss/entropy"]) / 2, abs=1e-6
+    )
+    assert result["total_steps"] == 256
+
+
+def test_a_file_for_each_group(two_kinds):
+    trainer, _, path = two_kinds
+    for name, group in trainer.agent.groups.items():
+        agent = PPOAgent.load(path / "models" / f"final_actor.{name}.safetensors")
+        obs = agent.policy.observation_space.sample()
+        np.testing.assert_array_equal(agent.act(obs), group.act(obs))
+    team = TeamAgent.load(path / "models")
+    seen = {agent: space.sample() for agent, space in TwoKinds.roster.observation_spaces.items()}
+    for agent, action in team.act(seen).items():
+        np.testing.assert_array_equal(action, trainer.agent.act(seen)[agent])
+        assert TwoKinds.roster.action_spaces[agent].contains(action)
+
+
+def test_a_team_that_is_not_whole(two_kinds, tmp_path):
+    (tmp_path / "final_actor.aimer.safetensors").write_bytes(
+        (two_kinds[2] / "models" / "final_actor.aimer.safetensors").read_bytes()
+    )
+    with pytest.raises(UserError, match="has no final_actor of the group sorter"):
+        TeamAgent.load(tmp_path)
+    with pytest.raises(UserError, match="has no pi"):
+        TeamAgent.load(tmp_path, "pi")
+
+
+def test_agents_that_are_not_there_do_not_act(two_kinds):
+    team = two_kinds[0].agent
+    assert set(team.act({"sorter_1": 1})) == {"sorter_1"}
+    with pytest.raises(UserError, match="There is no agent hare"):
+        team.act({"hare": 1})
+
+
+def test_an_agent_of_another_team_is_refused(two_kinds, tmp_path):
+    with pytest.raises(UserError, match="The agent's groups are"):
+        PPOTrainer(RockPaperScissors(), agent=two_kinds[0].agent, out=tmp_path / "run", **QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory": "gru", "critic": "central", "identity": True, "normalize_observations": True},
+        {"memory": "lstm", "normalize_rewards": True, "policy": "independent", "reward": "team"},
+        {"selfplay": 0.5, "selfplay_every": 2, "memory": "gru", "normalize_observations": True},
+        {"torso": "shared", "on_nonfinite": "skip", "normalize_advantages": "batch", "target_kl": 0.5},
+    ],
+)
+def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
+    keywords = dict(total_timesteps=10 * 32, eval_frequency=3, every_steps=64, keep=20)
+    whole, _ = train(Lifetimes(), tmp_path / "whole", **keywords, **settings)
+    given = QUICK | keywords | settings
+    cut = PPOTrainer(Lifetimes(), out=tmp_path / "cut", preset=False, console=probes.Notes(), **given)
+    cut.train(lambda metrics: metrics["update"] != 5)
+    again = PPOTrainer.resume(tmp_path / "cut", Lifetimes(), steps=5 * 32, console=probes.Notes())
+    assert again.train()["resumed"] == [{"step": 160, "exact": True}]
+    for one, other in zip(jax.tree.leaves(whole.agent.params), jax.tree.leaves(again.agent.params), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def rps():
+    return RockPaperScissors()
+
+
+@pytest.mark.slow
+def test_a_killed_team_ends_with_the_same_bits(tmp_path):
+    settings = {"total_timesteps": 64 * 60, "selfplay": 0.5, "selfplay_every": 5}
+    run_to_end(rps, tmp_path / "whole", settings)
+    kill_at_random_moments(rps, tmp_path / "killed", settings, 3)
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_groups_with_different_spaces_learn(tmp_path):
+    """Each of the four gets at most 1; random ones get 1/2 and about 1/3."""
+    _, result = train(
+        TwoKinds(),
+        tmp_path / "run",
+        total_timesteps=30_000,
+        num_envs=16,
+        rollout_length=16,
+        minibatch_size=64,
+        learning_rate=1e-3,
+        epochs_per_update=4,
+        hidden_sizes=[64, 64],
+        eval_frequency=0,
+        eval_episodes=50,
+    )
+    for agent in TwoKinds.roster.agents:
+        assert result["final_eval"][f"agent/{agent}/return_mean"] > 0.95
+
+
+def right_answers(team):
+    answers = [team.act({"left": sign, "right": sign}) for sign in range(Weather.SIGNS)]
+    return np.mean([action == sign % 2 for sign, answer in enumerate(answers) for action in answer.values()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("critic", "solved"), [("own", False), ("central", True)])
+def test_weather_needs_a_central_critic(critic, solved, tmp_path):
+    trainer, _ = train(
+        Weather(),
+        tmp_path / "run",
+        critic=critic,
+        total_timesteps=80_000,
+        num_envs=64,
+        rollout_length=16,
+        minibatch_size=256,
+        learning_rate=3e-3,
+        epochs_per_update=4,
+        hidden_sizes=[64, 64],
+        entropy_coef=0.0,
+        eval_frequency=0,
+    )
+    right = right_answers(trainer.agent)
+    assert right > 0.95 if solved else right < 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
+    """The only policy that nothing beats plays each action a third of the time."""
+    trainer, _ = train(
+        RockPaperScissors(),
+        tmp_path / "run",
+        seed=seed,
+        total_timesteps=40_000,
+        num_envs=32,
+        minibatch_size=64,
+        learning_rate=1e-3,
+        epochs_per_update=4,
+        entropy_coef=0.1,
+        normalize_advantages="none",
+        selfplay=0.5,
+        selfplay_every=2,
+        hidden_sizes=[64, 64],
+        eval_frequency=0,
+    )
+    agent = trainer.agent.groups["all"]
+    actions = agent.act(np.ones((2000, 1), np.float32), deterministic=False)
+    shares = np.bincount(actions, minlength=3) / 2000
+    assert shares.min() > 0.08
+    assert shares.max() < 0.7
+    played = [row["selfplay/win_rate"] for row in rows(tmp_path / "run") if row["selfplay/win_rate"] is not None]
+    assert 0.35 < np.mean(played[len(played) // 2 :]) < 0.65
+
+
+def test_nothing_is_compiled_after_the_first_chunk():
+    config = build({"env.num_envs": 4, "ppo.rollout_length": 8, "ppo.minibatch_size": 16, "network.hidden_sizes": (8,)})
+    trainer = PPOTrainer(TwoKinds(), config=config)
+    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    state, _ = trainer.program.run(state, 1)
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
+    try:
+        state, _ = trainer.program.run(state, 3)
+        assert not [event for event in events if "backend_compile" in event]
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+def test_a_team_is_a_team():
+    team = envs.make(TwoKinds()).spec.team
+    assert isinstance(team, Team)
+    assert team.agents == ("sorter_0", "sorter_1", "aimer_0", "aimer_1")
+    assert team.members("aimer") == slice(2, 4)
