@@ -31,6 +31,10 @@ def evaluation_table(summary: dict[str, Any]) -> Table:
         table.add_row(name, *spread, "-" if summary[f"{name}_low"] is None else f"{low} to {high}")
     rate, low, high = (f"{100 * summary[f'success_{part}']:.0f} %" for part in ("rate", "low", "high"))
     table.add_row("success", rate, "", "", "", f"{low} to {high}")
+    for name, mean in summary.items():
+        kind, slash, rest = name.partition("/")
+        if slash:  # of many agents, each one's return
+            table.add_row(f"{kind} {rest.removesuffix('/return_mean')}", number(mean))
     return table
 
 

@@ -60,6 +60,13 @@ class Team:
             before += len(members)
         raise KeyError(group)
 
+    def in_words(self) -> str:
+        """Who shares a policy with whom."""
+        if len(self.groups) == 1:
+            return f"{len(self.agents)} agents share one policy (agents.policy)."
+        groups = (f"{name} ({len(members)})" for name, members in self.groups.items())
+        return f"{len(self.groups)} policies, each with its agents (agents.policy): {', '.join(groups)}."
+
     def by_name(self, each: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers [..., A] of each agent as `agent/NAME`, and their means in each group as `group/NAME`. Groups of one
         are left out, and agents where there are very many."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,8 @@ class TeamAgent:
         if len(self.groups) == 1:
             return path
         suffix = path.suffix if path.suffix in (".safetensors", ".pth") else ".safetensors"
-        return path.with_name(f"{path.name.removesuffix(suffix)}.{name}{suffix}")
+        group = re.sub(r"[^\w-]+", "-", name)  # as folders, and MLflow, take it
+        return path.with_name(f"{path.name.removesuffix(suffix)}.{group}{suffix}")
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "final_actor", network: Any = None) -> TeamAgent:

@@ -104,11 +104,11 @@ class MlflowRun:
             return
         digest = hashlib.sha256(to_json(result).encode()).hexdigest()[:16]
         if self._end != digest:
-            policy = self.path / "models" / "final_actor.safetensors"
-            model = self._log_model(policy, digest) if policy.is_file() else None
-            self._send_result(result, model and model.model_id)
-            if model is not None and result["converged"]:
-                self._register(model, digest, result)
+            models = [self._log_model(policy, digest) for policy in self._policies()]
+            self._send_result(result, models[0].model_id if models else None)
+            if result["converged"]:
+                for model in models:
+                    self._register(model, digest, result)
         status = ENDS.get(result["stop_reason"], "FINISHED")
         at = int(1000 * (self.path / "result.json").stat().st_mtime)
         self._client.set_terminated(self._id, status, max(at, self._started))
@@ -159,6 +159,11 @@ class MlflowRun:
         if new:
             self._client.log_batch(self._id, tags=new)
 
+    def _policies(self) -> list[Path]:
+        """The final policy; of many agents, that of each group."""
+        folder = self.path / "models"
+        return sorted(folder.glob("final_actor.safetensors")) or sorted(folder.glob("final_actor.*.safetensors"))
+
     def _send_result(self, result: Record, model: str | None) -> None:
         from mlflow.entities import Metric, RunTag
 
@@ -171,14 +176,16 @@ class MlflowRun:
         self._client.log_batch(self._id, metrics=metrics, tags=tags)
 
     def _log_model(self, policy: Path, digest: str) -> Any:
-        """The policy as a model that `mlflow.pyfunc` loads."""
+        """The policy as a model that `mlflow.pyfunc` loads. That of a group has its name after the environment's."""
         from mlflow.entities import LoggedModelOutput
 
         about = {"proximo.result": digest}
+        group = policy.name.removeprefix("final_actor").removesuffix(".safetensors")
+        name = safe_name(self.config.env.id) + group.replace(".", "-")
         known = self._client.search_logged_models([self._experiment], f"source_run_id = '{self._id}'")
-        model = next((model for model in known if model.tags.get("proximo.result") == digest), None)
+        ours = (model for model in known if model.name == name and model.tags.get("proximo.result") == digest)
+        model = next(ours, None)
         if model is None:
-            name = safe_name(self.config.env.id)
             model = self._client.create_logged_model(self._experiment, name, self._id, about, model_type="policy")
         if model.status != "READY":
             with tempfile.TemporaryDirectory() as folder:
@@ -194,7 +201,7 @@ class MlflowRun:
         """A version in the registry, under the environment's id; `best` is the one with the best evaluation."""
         from mlflow.exceptions import MlflowException
 
-        name, played = safe_name(self.config.env.id), result["final_eval"]
+        name, played = model.name, result["final_eval"]
         try:
             self._client.create_registered_model(name)
         except MlflowException as error:

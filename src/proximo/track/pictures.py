@@ -70,9 +70,9 @@ def episode_lengths(run: RunData) -> Figure | None:
 def losses(run: RunData) -> Figure | None:
     names = ("loss/objective", "loss/critic", "loss/entropy")
     objective, critic, entropy = (run.column(name) for name in names)
-    if not _any(objective, critic, entropy):
+    if not any_number(objective, critic, entropy):
         return None
-    figure, panels = _canvas(run, "Losses", [d.LOW] * 3)
+    figure, panels = over_steps(run, "Losses", [d.LOW] * 3)
     wide = " (logarithmic)" if d.logarithmic_if_wide(panels[1], critic) else ""
     for axes, values, colour in zip(panels, (objective, critic, entropy), (d.BLUE, d.VERMILION, d.GREEN), strict=True):
         d.series(axes, run.steps, values, colour)
@@ -84,9 +84,9 @@ def losses(run: RunData) -> Figure | None:
 
 def kl_and_clipping(run: RunData) -> Figure | None:
     kl, clipped = run.column("ppo/approx_kl"), 100 * run.column("ppo/clip_fraction")
-    if not _any(kl, clipped):
+    if not any_number(kl, clipped):
         return None
-    figure, (above, below) = _canvas(run, "How far each update moved the policy", [d.LOW * 1.3] * 2)
+    figure, (above, below) = over_steps(run, "How far each update moved the policy", [d.LOW * 1.3] * 2)
     d.points(above, run.steps, kl, d.BLUE)
     d.trend(above, run.steps, d.smoothed(kl), d.BLUE, "mean of the epochs")
     target = run.config.ppo.target_kl
@@ -105,12 +105,12 @@ def value_fit(run: RunData) -> Figure | None:
     explained, mean, std = (
         run.column(name) for name in ("ppo/explained_variance", "buffer/return_mean", "buffer/return_std")
     )
-    if not _any(explained, mean):
+    if not any_number(explained, mean):
         return None
-    figure, (above, below) = _canvas(run, "Value fit", [d.LOW * 1.3] * 2)
+    figure, (above, below) = over_steps(run, "Value fit", [d.LOW * 1.3] * 2)
     d.series(above, run.steps, explained, d.BLUE)
     above.axhline(0, color=d.BLACK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.8)
-    lowest = np.nanmin(explained) if _any(explained) else 0.0
+    lowest = np.nanmin(explained) if any_number(explained) else 0.0
     above.set_ylim(max(-1.0, min(-0.05, lowest)) - 0.05, 1.05)
     low, middle, high = (d.smoothed(part) for part in (mean - std, mean, mean + std))
     d.points(below, run.steps, mean, d.GREEN)
@@ -125,7 +125,7 @@ def value_fit(run: RunData) -> Figure | None:
 
 def actions(run: RunData) -> Figure | None:
     """The share of each choice as a stacked area; means and deviations of continuous actions as bands."""
-    names = [name for name in run.rows[-1] if name.startswith("buffer/action_")] if run.rows else []
+    names = [name for name in run.rows[-1] if "buffer/action_" in name] if run.rows else []
     means = [name.removesuffix("_mean") for name in names if name.endswith("_mean")]
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in names:
@@ -137,7 +137,7 @@ def actions(run: RunData) -> Figure | None:
         return None
     count = len(shown) + bool(means)
     heights = [d.TALL if count == 1 else 2.2 if count == 2 else d.LOW] * count
-    figure, panels = _canvas(run, "Actions during training", heights)
+    figure, panels = over_steps(run, "Actions during training", heights)
     for axes, group in zip(panels, shown, strict=False):
         _shares(axes, run, sorted(groups[group]), _spoken(group))
     if means:
@@ -183,7 +183,7 @@ PICTURES = {
 }
 
 
-def _canvas(run: RunData, title: str, heights: list[float]) -> tuple[Figure, list[Any]]:
+def over_steps(run: RunData, title: str, heights: list[float]) -> tuple[Figure, list[Any]]:
     figure, panels = d.canvas(title, run.subtitle, heights, "environment steps")
     panels[-1].set_xlim(0, 1.01 * max(run.steps.max(initial=0.0), run.result["total_steps"], 1))
     return figure, panels
@@ -193,9 +193,9 @@ def _over_training(run: RunData, title: str, what: str, name: str) -> tuple[Figu
     """Rollouts, the average of recent episodes, and evaluations with their intervals."""
     rollouts, recent = run.column(f"rollout/{name}_mean"), run.column(f"recent/{name}_mean")
     played = run.evaluations(name)
-    if not _any(recent, played[1]):
+    if not any_number(recent, played[1]):
         return None, None
-    figure, (axes,) = _canvas(run, title, [d.TALL])
+    figure, (axes,) = over_steps(run, title, [d.TALL])
     d.points(axes, run.steps, rollouts, d.BLUE, "rollouts")
     d.trend(axes, run.steps, recent, d.BLUE, f"last {run.config.track.recent_episodes:,} episodes")
     if played.shape[1]:
@@ -266,12 +266,15 @@ def _action_trace(axes: Any, x: np.ndarray, columns: list[Record], mark: str | N
 
 
 def _spoken(name: str) -> str:
-    """`buffer/action_move_0` as `move 0`, `buffer/action_0` as `action 0`, `buffer/action` as `action`."""
-    words = name.removeprefix("buffer/action").replace("_", " ").strip()
-    return f"action {words}".strip() if not words or words.split()[0].isdecimal() else words
+    """`buffer/action_move_0` as `move 0`, `buffer/action_0` as `action 0`, `buffer/action` as `action`; of a group of
+    agents, `group/wolf/buffer/action` as `action of wolf`."""
+    owner, _, rest = name.rpartition("buffer/action")
+    words = rest.replace("_", " ").strip()
+    spoken = f"action {words}".strip() if not words or words.split()[0].isdecimal() else words
+    return f"{spoken} of {owner.removeprefix('group/').rstrip('/')}" if owner else spoken
 
 
-def _any(*columns: np.ndarray) -> bool:
+def any_number(*columns: np.ndarray) -> bool:
     return any(bool(np.isfinite(column).any()) for column in columns)
 
 

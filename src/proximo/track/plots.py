@@ -12,6 +12,7 @@ import numpy as np
 from proximo.config import Config
 from proximo.files import to_json, write_atomically
 from proximo.track.pictures import PICTURES, RunData
+from proximo.track.team_pictures import TEAM_PICTURES
 
 MAX_ROWS = 3_000
 MAX_EVALUATIONS = 300
@@ -27,7 +28,7 @@ def draw_pictures(path: Path, config: Config, result: dict[str, Any], trace: dic
         (folder / "trace.json").unlink(missing_ok=True)
     else:
         write_atomically(folder / "trace.json", to_json(trace) + "\n")
-    for name, draw in PICTURES.items():
+    for name, draw in (PICTURES | TEAM_PICTURES).items():
         file = folder / f"{name}.png"
         try:
             from proximo.track.drawing import png

@@ -142,6 +142,8 @@ class PPOTrainer:
             if history.stop_reason is None:
                 self.program.compile(state)
             self._tell(self.program.notices)
+            if self.env.spec.team is not None:
+                self.console.note(self.env.spec.team.in_words())
             history.start_training()
             try:
                 callbacks.call("on_start", self)
