@@ -214,8 +214,10 @@ def test_without_a_state_a_central_critic_sees_what_all_see():
     policy = TeamPolicy(team, NetworkConfig(), NormalizeConfig(), AgentsConfig(critic="central"), 1)
     obs = {"agents": {"sorter": jnp.array([[0, 1]]), "aimer": jnp.arange(6.0).reshape(1, 2, 3)}}
     seen = policy.seen("sorter", obs, 1)
-    np.testing.assert_array_equal(seen["all"]["aimer"][0, 0], seen["all"]["aimer"][0, 1])
-    np.testing.assert_array_equal(seen["all"]["aimer"][0, 0], obs["agents"]["aimer"][0])
+    for row in range(2):
+        np.testing.assert_array_equal(seen["all"]["sorter_1"][0, row], 1)
+        np.testing.assert_array_equal(seen["all"]["aimer_0"][0, row], [0, 1, 2])
+        np.testing.assert_array_equal(seen["all"]["aimer_1"][0, row], [3, 4, 5])
 
 
 def test_masks_are_taken_apart_agent_by_agent():
@@ -364,6 +366,14 @@ def test_agents_that_are_not_there_do_not_act(two_kinds):
 def test_an_agent_of_another_team_is_refused(two_kinds, tmp_path):
     with pytest.raises(UserError, match="The agent's groups are"):
         PPOTrainer(RockPaperScissors(), agent=two_kinds[0].agent, out=tmp_path / "run", **QUICK)
+
+
+def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
+    first, _ = train(RockPaperScissors(), tmp_path / "first", identity=True, selfplay=0.5, total_timesteps=32)
+    again = PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "again", preset=False, **QUICK)
+    assert again.config.agents == first.config.agents
+    with pytest.raises(UserError, match=r"set up for 4 environments; env.num_envs=4"):
+        PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "other", **QUICK | {"num_envs": 8})
 
 
 @pytest.mark.slow

@@ -89,6 +89,11 @@ class Team:
             seen[STATE] = self.state_space
         return spaces.Dict(seen)
 
+    def everything(self) -> spaces.Dict:
+        """What all agents see, by agent."""
+        seen = {agent: self.observation_spaces[name] for name, members in self.groups.items() for agent in members}
+        return spaces.Dict(seen)
+
     def action_space(self) -> spaces.Dict:
         return spaces.Dict(self._batched(self.action_spaces))
 

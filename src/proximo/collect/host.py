@@ -19,7 +19,7 @@ from proximo.config import Config
 from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
-from proximo.policy.team import AnyPolicy
+from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.team import initial_state
 from proximo.ppo.update import TrainState
@@ -68,7 +68,9 @@ class HostCollector:
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
         self._pack = shared(lambda: jit(pack), "pack")
-        self._acting = shared(lambda: jit(policy.acting), "acting", Same(policy))
+        self._acting = policy.acting
+        if isinstance(policy, TeamPolicy):
+            self._acting = shared(lambda: jit(policy.acting), "acting", Same(policy))
         types = acting_types(policy, config)
         small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
         self._act = [

@@ -89,8 +89,6 @@ class TeamDistribution:
 class TeamPolicy:
     """A `Policy` for each group of a team, with the same methods on dictionaries by group."""
 
-    torso = None
-
     def __init__(
         self,
         team: Team,
@@ -129,6 +127,10 @@ class TeamPolicy:
     @property
     def recurrent(self) -> bool:
         return any(policy.recurrent for policy in self.groups.values())
+
+    @property
+    def torso(self) -> Any:
+        return next((policy.torso for policy in self.groups.values()), None)
 
     def act(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, Tree]:
         """The actors: their new memory, and the distributions' parameters [E, K, P] by group."""
@@ -219,7 +221,7 @@ class TeamPolicy:
     def _critic_space(self) -> spaces.Space | None:
         if not self.central:
             return None
-        return self.team.state_space or self.observation_space[AGENTS]
+        return self.team.state_space or self.team.everything()
 
     def _own(self, name: str, obs: Tree, lead: int) -> Tree:
         """What agents of a group see, [..., K, ...] after `lead` axes."""
@@ -240,8 +242,16 @@ class TeamPolicy:
             wide = jnp.expand_dims(leaf, lead)
             return jnp.broadcast_to(wide, (*leaf.shape[:lead], size, *leaf.shape[lead:]))
 
-        everything = obs[AGENTS] if self.team.state_space is None else obs[STATE]
+        everything = self._by_agent(obs, lead) if self.team.state_space is None else obs[STATE]
         return {OWN: own, ALL: jax.tree.map(repeated, everything)}
+
+    def _by_agent(self, obs: Tree, lead: int) -> Tree:
+        """What each agent sees, [...] after `lead` axes."""
+        return {
+            agent: jax.tree.map(lambda leaf, i=i: jnp.take(leaf, i, axis=lead), obs[AGENTS][name])
+            for name, members in self.team.groups.items()
+            for i, agent in enumerate(members)
+        }
 
 
 AnyPolicy = Policy | TeamPolicy

@@ -169,7 +169,7 @@ class TeamAgent:
         done = {name: agent.policy.action_space for name, agent in agents.items()}
         critic = first.policy.critic_space
         team = Team(groups, seen, done)
-        if critic is not None and critic != team.observation_space()["agents"]:
+        if critic is not None and critic != team.everything():
             team = Team(groups, seen, done, critic)
         params, stats = (
             {name: getattr(agent, part) for name, agent in agents.items()} for part in ("params", "obs_stats")

@@ -37,6 +37,10 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config:
         raise UserError(
             "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
         )
+    if isinstance(agent, TeamAgent) and agent.policy.selfplay is not None:
+        made_for = len(agent.policy.selfplay.learns)
+        if made_for != config.env.num_envs:
+            raise UserError(f"The agent's self-play was set up for {made_for} environments; env.num_envs={made_for}.")
     if config.ppo.sequence_length is not None and not agent.policy.recurrent:
         raise UserError(
             f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "

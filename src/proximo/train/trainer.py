@@ -73,14 +73,13 @@ class PPOTrainer:
         self._by_id = env is None or isinstance(env, str)
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
+        if agent is not None:
+            held = {name: getattr(agent.config, name) for name in ("network", "normalize", "agents")}
+            self.config = dataclasses.replace(self.config, **held)
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         source = stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
         if agent is not None and network is not None:
             raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
-        if agent is not None:
-            self.config = dataclasses.replace(
-                self.config, network=agent.config.network, normalize=agent.config.normalize
-            )
         self.env = source
         self.agent = agent or make_agent(source.spec, self.config, network)
         check_spaces(self.agent, source.spec)
