@@ -47,7 +47,7 @@ ALLOWED = {
 UNRESTRICTED = {"cli", "__init__"}
 
 # The only file that may import a library.
-OWNER = {"mlflow": "track/mlflow.py", "typer": "cli", "gymnax": "envs/compiled/gymnax.py"}
+OWNER = {"mlflow": "track/mlflow.py", "typer": "cli", "gymnax": "envs/compiled/gymnax.py", "pettingzoo": "envs/host/"}
 
 
 class Import(NamedTuple):

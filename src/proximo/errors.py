@@ -13,6 +13,14 @@ class UserError(ProximoError):
     exit_code = 2
 
 
+class OtherKind(UserError):
+    """A factory made something else than its family's environments: `made`."""
+
+    def __init__(self, sentence: str, made: object):
+        super().__init__(sentence)
+        self.made = made
+
+
 class TrainingError(ProximoError):
     """A run that had to end early: the message names the cause, and what was trained has been kept."""
 

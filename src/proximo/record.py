@@ -70,8 +70,8 @@ def drawing(source: JaxEnv | HostSource) -> Any:
     if draws is None:
         known = "EnvPool's cannot" if isinstance(source, HostSource) else "it has no method `render(state)`"
         raise UserError(
-            f"{source.spec.id} cannot be drawn: {known}. Gymnasium's environments can, and JAX environments with a "
-            f"method `render(state)` that gives a picture [H, W, 3] of bytes."
+            f"{source.spec.id} cannot be drawn: {known}. Gymnasium's and PettingZoo's can, and JAX "
+            f"environments with a method `render(state)` that gives a picture [H, W, 3] of bytes."
         )
     return draws
 
@@ -129,13 +129,15 @@ class FilmedStage:
         return self._seen(*self.env.reset(seed=self._seed + RESET_OFFSET))
 
     def step(self, number: int, action: Any) -> Seen:
-        obs, _, terminated, truncated, info = self.env.step(cast(self.source.spec.action_space, action, single=True))
+        spec = self.source.spec
+        taken = cast(spec.action_space, action, single=True)
+        obs, _, terminated, truncated, info = self.env.step(taken if spec.team is None else spec.team.apart(taken))
         return self._seen(obs, info, terminated=bool(terminated), truncated=bool(truncated))
 
     def _seen(self, obs: Any, info: Any, **flags: bool) -> Seen:
         where = None if any(flags.values()) else self.source.mask_source
         mask = read_mask(self.env, obs, info, where) if where else None
-        flat = None if mask is None else to_mask(self.source.spec.action_space, mask)[None]
+        flat = None if mask is None else to_mask(self.env.action_space, mask)[None]
         return Seen(self._adapter.batch(obs)[0], flat, **flags)
 
 

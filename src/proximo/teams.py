@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from proximo.spaces import mask_shape
+from proximo.spaces import build, mask_shape, pick
 
 AGENTS, STATE = "agents", "state"
 """The entries of the observation of an environment with many agents."""
@@ -76,6 +76,14 @@ class Team:
         if 1 < len(self.groups) < len(self.agents):
             found |= {f"group/{name}": each[..., self.members(name)].mean(-1) for name in self.groups}
         return found
+
+    def apart(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        """Actions {group: [K, ...]} of one environment, by agent."""
+
+        def own(group: str, place: int) -> Any:
+            return build(self.action_spaces[group], lambda path, _: pick(actions[group], path)[place])
+
+        return {agent: own(group, i) for group, members in self.groups.items() for i, agent in enumerate(members)}
 
     @property
     def mask_sizes(self) -> dict[str, int]:

@@ -194,9 +194,9 @@ def test_a_missing_extra_names_its_command(monkeypatch):
 
 
 def test_auto_asks_how_long_a_step_takes(monkeypatch):
-    from proximo.envs.host import gymnasium as adapter
+    from proximo.envs.host import pace
 
-    monkeypatch.setattr(adapter, "num_cores", lambda: 4)
+    monkeypatch.setattr(pace, "num_cores", lambda: 4)
     source = make(host_probes.Walk)
     for seconds, envs, workers in [
         ((2e-6, 2e-6), 8, 0),
@@ -206,13 +206,15 @@ def test_auto_asks_how_long_a_step_takes(monkeypatch):
         ((2e-3, 1e-4), 16, 16),
         ((2e-3, 1e-4), 1, 0),
     ]:
-        source._step_seconds = seconds
-        assert source.choose_workers(envs) == workers, seconds
-        assert source.notices.pop().startswith(f"A step of Walk takes {seconds[0] * 1e6:,.0f} us")
+        source.pace.seconds = seconds
+        chosen, why = source.pace.workers(envs, EnvConfig(workers="auto"))
+        assert chosen == workers, seconds
+        assert why[0].startswith(f"A step of Walk takes {seconds[0] * 1e6:,.0f} us")
+    assert source.pace.workers(8, EnvConfig(workers=5)) == (5, [])
 
 
 def test_measuring_survives_forbidden_actions():
-    from proximo.envs.host.gymnasium import measure
+    from proximo.envs.host.pace import measure
 
     class Strict(host_probes.Walk):
         def step(self, action):
@@ -228,6 +230,7 @@ def test_jax_stays_out_of_worker_processes():
     import subprocess
     import sys
 
-    code = "import proximo.envs.host.worker, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
+    modules = "proximo.envs.host.worker, proximo.envs.host.registered"
+    code = f"import {modules}, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -127,8 +127,7 @@ class HostCollector:
             carry[b] = self._receive(b, self.steps - 1, carry[b])
         self.policy_seconds, self.env_seconds = spent, clock() - began - spent
         record = self._record
-        flat = (self.steps, record.valid[0].size)
-        leave_out_voided(record.valid.reshape(flat), record.ended.reshape(flat))
+        leave_out_voided(record.valid, record.ended if self._over is None else self._over)
         self._look_at_bounds()
         memory = jax.tree.map(lambda *parts: jnp.concatenate(parts), *carry)
         return self._collected(start, memory)
@@ -313,8 +312,10 @@ def tally(state: CollectState, collected: Collected, success_return: float | Non
 
 
 def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
-    """Mark every step of an episode invalid whose last one is: its environment failed, and was started anew."""
-    for t, lane in np.argwhere(ended & ~valid):
+    """Mark every step of an episode invalid whose last one is: its environment failed, and was started anew. With many
+    agents, `valid` is [T, L, A], and that step is one in which nobody's action counted."""
+    counted = valid if valid.ndim == ended.ndim else valid.any(-1)
+    for t, lane in np.argwhere(ended & ~counted):
         before = np.flatnonzero(ended[:t, lane])
         valid[before[-1] + 1 if len(before) else 0 : t, lane] = False
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from proximo.envs.spec import EnvSpec
-from proximo.errors import UserError
+from proximo.errors import OtherKind, UserError
 
 if TYPE_CHECKING:
     from proximo.envs.api import (
@@ -92,6 +92,7 @@ FAMILIES = {
         Family("brax", "brax", "proximo.envs.compiled.brax", "rigid bodies, in JAX", "brax"),
         Family("jaxmarl", "jaxmarl", "proximo.envs.compiled.jaxmarl", "many agents, in JAX: MPE, SMAX, ...", "jaxmarl"),
         Family("envpool", "envpool", "proximo.envs.host.envpool", "Atari, MuJoCo and more, stepped in C++", "envpool"),
+        Family("pettingzoo", "pettingzoo", "proximo.envs.host.pettingzoo", "many agents: MPE and more", "pettingzoo"),
     )
 }
 
@@ -114,7 +115,7 @@ def make(env: Any) -> JaxEnv | HostSource:
     for family in FAMILIES.values():
         # An object of a package that nobody imported cannot exist; importing them all to ask would take seconds.
         if family.package in sys.modules and family.module().accepts(env):
-            return family.module().wrap(env)
+            return _wrapped(family, env)
     if isinstance(env, JaxTeamEnv):
         from proximo.envs.compiled.team import GatheredEnv
 
@@ -122,10 +123,21 @@ def make(env: Any) -> JaxEnv | HostSource:
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
-        f"env must be an id such as CartPole-v1, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of "
-        f"Gymnasium environments, or an object with spec, reset(key) and step(key, state, action); "
+        f"env must be an id such as CartPole-v1, an environment of Gymnasium, PettingZoo, gymnax, Jumanji or Brax, a "
+        f"factory of Gymnasium's or PettingZoo's, or an object with spec, reset(key) and step(key, state, action); "
         f"not {type(env).__name__}."
     )
+
+
+def _wrapped(family: Family, env: Any) -> JaxEnv | HostSource:
+    """A source from `env`. What a factory makes shows only when it is called: then another family may know it."""
+    try:
+        return family.module().wrap(env)
+    except OtherKind as other:
+        zoo = FAMILIES["pettingzoo"]
+        if zoo.package in sys.modules and zoo.module().accepts(other.made):
+            return zoo.module().wrap(env)
+        raise
 
 
 def stacked(source: JaxEnv | HostSource, num: int) -> JaxEnv | HostSource:

@@ -1,1 +1,1 @@
-"""Environments that run outside the compiled program: Gymnasium and EnvPool."""
+"""Environments that run outside the compiled program: Gymnasium, EnvPool and PettingZoo."""

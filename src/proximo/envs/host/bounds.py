@@ -21,6 +21,12 @@ def outside(space: spaces.Space, values: np.ndarray) -> tuple[int, ...] | None:
     return tuple(int(number) for number in np.argwhere(wrong)[0]) if wrong.any() else None
 
 
+def blank(space: Any) -> np.ndarray:
+    """What stands where there is nothing to observe: zeros, or the members of `space` that are nearest to them."""
+    zeros, bounds = np.zeros(space.shape, space.dtype), _bounds(space)
+    return zeros if bounds is None else np.clip(zeros, *bounds)
+
+
 def _bounds(space: Any) -> tuple[Any, Any] | None:
     """The least and the greatest member, or None where every number of the type is one, as for the bytes of images."""
     if isinstance(space, spaces.Discrete):

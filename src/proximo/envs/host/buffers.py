@@ -38,7 +38,8 @@ class Layout:
     num_workers: int
 
     def fields(self) -> list[tuple[str, tuple[int, ...], Any]]:
-        lanes, workers = (self.num_lanes,), (max(self.num_workers, 1),)
+        lanes, workers, team = (self.num_lanes,), (max(self.num_workers, 1),), self.spec.team
+        each = lanes if team is None else (*lanes, len(team.agents))
         observed = [
             (f"{name}{number}", lanes + _shape(leaf), stored_dtype(leaf))
             for name in ("obs", "final_obs")
@@ -53,10 +54,11 @@ class Layout:
             *observed,
             *acted,
             *mask,
-            ("reward", lanes, np.float32),
-            ("terminated", lanes, bool),
-            ("truncated", lanes, bool),
-            ("valid", lanes, bool),
+            ("reward", each, np.float32),
+            ("terminated", each, bool),
+            ("truncated", each, bool),
+            ("valid", each, bool),
+            *([] if team is None else [("over", lanes, bool), ("absent", each, bool)]),
             ("success", lanes, np.int8),
             ("beat", workers, np.float64),  # when each worker last began something
             ("busy", workers, np.int32),  # the lane that each worker is at
@@ -99,6 +101,8 @@ class Buffers:
         self.terminated = arrays["terminated"]
         self.truncated = arrays["truncated"]
         self.valid = arrays["valid"]
+        self.over = arrays.get("over")
+        self.absent = arrays.get("absent")
         self.success = arrays["success"]
         self.beat = arrays["beat"]
         self.busy = arrays["busy"]

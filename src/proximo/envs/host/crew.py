@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.lane import Fault, Lane
+from proximo.envs.host.lane import Fault, Lane, LaneOptions
 from proximo.envs.host.rows import Misbehaved
+from proximo.envs.host.team_lane import TeamLane
+
+
+def make_lane(index: int, factory: Callable[[], Any], buffers: Buffers, options: LaneOptions) -> Lane:
+    """A lane for one agent or for many, as `options` say."""
+    return (Lane if options.reading is None else TeamLane)(index, factory, buffers, options)
 
 
 class Crew:

@@ -6,35 +6,27 @@ import copy
 import difflib
 import importlib
 import importlib.util
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 
-from proximo.config import MAX_WORKERS, EnvConfig
+from proximo.config import EnvConfig
+from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.rows import mask_method, read_mask
-from proximo.envs.host.workers import num_cores
+from proximo.envs.host.registered import make_atari, make_registered
+from proximo.envs.host.rows import MASK, learnable, mask_method, read_mask
 from proximo.envs.spec import EnvSpec
-from proximo.errors import EnvError, UserError
-from proximo.spaces import Path, shown, to_mask
+from proximo.errors import EnvError, OtherKind, UserError
+from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
-MASK = "action_mask"
 PICTURES = "rgb_array"
-PROBE_SECONDS, PROBE_STEPS = 0.2, 500
-# A step that is mostly waiting gains from a process per environment, whatever the number of cores.
-WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
-# What stepping all lanes must take before worker processes pay for the signals to and from them.
-WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 
 
 def names() -> list[str]:
@@ -62,22 +54,6 @@ def make(name: str) -> GymnasiumSource:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
     factory = partial(make_atari if name.startswith("ALE/") else make_registered, name)
     return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
-
-
-def make_registered(name: str, **options: Any) -> gymnasium.Env:
-    # Its checker asks at every step what lanes ask better.
-    return gymnasium.make(name, disable_env_checker=True, **options)
-
-
-def make_atari(name: str, **options: Any) -> gymnasium.Env:
-    """The standard preprocessing: up to 30 no-ops at the start, every fourth frame (the maximum of the last two),
-    84 x 84 in grey, the last four frames. Episodes are whole games and rewards are not clipped, so that returns are
-    scores; `normalize.clip_rewards` clips them for learning."""
-    importlib.import_module("ale_py")  # registers the games: in a worker process nobody has yet
-    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
-
-    env = gymnasium.make(name, frameskip=1, disable_env_checker=True, **options)
-    return FrameStackObservation(AtariPreprocessing(env), 4)
 
 
 def accepts(env: Any) -> bool:
@@ -112,7 +88,6 @@ class GymnasiumSource:
         self.factory = factory
         self._drawing = drawing
         self.notices: list[str] = []
-        self._step_seconds: tuple[float, float] | None = None
         self._env_id = env_id
         env = self._made()
         name = env_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
@@ -135,15 +110,12 @@ class GymnasiumSource:
         )
         if self.mask_source is not None:
             _check_mask(env, obs, info, self.mask_source, name)
-        self._probe: Any = env
+        self.pace = Pace(name, env, self._made, self.mask_source)
 
     def lanes(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
-        workers = env.workers if env.workers != "auto" else self.choose_workers(num_envs)
-        if self._probe is not None:
-            self._probe.close()
-            self._probe = None
+        workers, why = self.pace.workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, self.mask_source)
-        pool.notices += self.notices
+        pool.notices += self.notices + why
         self.notices = []
         return pool
 
@@ -164,25 +136,6 @@ class GymnasiumSource:
 
     def _made(self) -> gymnasium.Env:
         return _made(self.factory, self._env_id)
-
-    def choose_workers(self, num_envs: int) -> int:
-        """As many processes as pay, judged by how long a step takes."""
-        if self._step_seconds is None:
-            self._probe = self._probe or self._made()
-            self._step_seconds = measure(self._probe)
-        wall, busy = self._step_seconds
-        waiting = wall > WAITING_SECONDS and busy < WAITING_SHARE * wall
-        if waiting:
-            workers = min(num_envs, MAX_WORKERS) if num_envs > 1 else 0
-        elif wall * num_envs < WORTHWHILE_SECONDS:
-            workers = 0
-        else:
-            # One core is left to this process, unless the environments take so long that it has little to do.
-            workers = min(num_envs, num_cores() - (wall * num_envs < LONG_SECONDS))
-        how = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
-        spent = f"{wall * 1e6:,.0f} us{', mostly waiting' if waiting else ''}"
-        self.notices.append(f"A step of {self.spec.id} takes {spent}: {num_envs} environments in {how} (env.workers).")
-        return workers
 
 
 def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
@@ -205,9 +158,10 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
             f"{env_id or 'The environment'} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()
         ) from None
     if not isinstance(env, gymnasium.Env):
-        raise UserError(
+        raise OtherKind(
             f"The factory must return a gymnasium.Env, not {type(env).__module__}.{type(env).__name__}; an environment "
-            f"for the older gym package can be wrapped with shimmy."
+            f"for the older gym package can be wrapped with shimmy.",
+            env,
         )
     return env
 
@@ -232,41 +186,3 @@ def _check_mask(env: gymnasium.Env, obs: Any, info: Any, source: str, name: str)
         to_mask(env.action_space, read_mask(env, obs, info, source))
     except ValueError as error:
         raise UserError(f"{name}: {error}.") from None
-
-
-def learnable(space: spaces.Space, obs: Any, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
-    """The space without its mask and without texts, which no network reads; and where the texts were."""
-    if not isinstance(space, spaces.Dict):
-        return space, []
-    left_out: list[str] = []
-
-    def kept(space: spaces.Dict, obs: Any, path: Path) -> spaces.Dict:
-        entries = {}
-        for key, inner in space.spaces.items():
-            if isinstance(inner, spaces.Text) or isinstance(obs[key], str):
-                left_out.append(shown((*path, key)))
-            elif path or key != MASK or mask_source != "obs":
-                entries[key] = kept(inner, obs[key], (*path, key)) if isinstance(inner, spaces.Dict) else inner
-        return spaces.Dict(entries)
-
-    return kept(space, obs, ()), left_out
-
-
-def measure(env: gymnasium.Env) -> tuple[float, float]:
-    """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    started = time.perf_counter()
-    times: list[tuple[float, float]] = []
-    while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:
-        action = env.action_space.sample()
-        wall, busy = time.perf_counter(), time.process_time()
-        try:
-            _, _, terminated, truncated, _ = env.step(action)
-            times.append((time.perf_counter() - wall, time.process_time() - busy))
-            if terminated or truncated:
-                env.reset()
-        except Exception:  # a random action may be a forbidden one; other faults show, and are named, in the lanes
-            break
-    walls, busys = np.median(times or [(0.0, 0.0)], axis=0)
-    return float(walls), float(busys)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -16,13 +16,34 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from proximo.envs.host.buffers import UNSAID, Buffers
-from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, read_mask
-from proximo.envs.host.state import capture, decode, encode, restore
+from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, fitting_mask, read_mask
+from proximo.envs.host.state import captured, decode, encode, restore
 from proximo.envs.spec import EnvSpec
-from proximo.spaces import leaves, to_mask
+from proximo.spaces import Path, leaves
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 STATE_ASKED = "when its state was asked for or given back"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where an agent's part is in what its environment reports."""
+
+    key: Any
+    """What the environment calls the agent."""
+    inside: Path = ()
+    """Where the observation is in what it is shown."""
+    mask: str | None = None
+    """Where its action masks come from: "info", "obs", or None."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read what an environment of many agents reports."""
+
+    agents: Mapping[str, Outlook]
+    turns: bool
+    """Whether only the agent on turn acts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +59,8 @@ class LaneOptions:
     """How often a failed environment may be started anew."""
     reset_offset: int
     restart_stride: int
+    reading: Reading | None = None
+    """With many agents."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +90,13 @@ class Lane:
         self._flagged = True
         self._buffers = buffers
         self._reward = buffers.reward
+        self._rows: list[Row] = []
+        self._final_rows: list[Row] = []
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Find this lane's places in the buffers."""
+        index, buffers, options = self.index, self._buffers, self.options
         self._action = action_reader(options.spec.action_space, buffers.action, index)
         self._choices = np.cumsum([0, *choices(options.spec.action_space)])[:-1]  # where each one's flags start
         entries = [path for path, _ in leaves(options.spec.observation_space)]
@@ -95,12 +125,12 @@ class Lane:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
             raise Misbehaved(
-                f"step must return five values (obs, reward, terminated, truncated, info), not {_kind(result)}"
+                f"step must return five values (obs, reward, terminated, truncated, info), not {kind_of(result)}"
             ) from None
         try:
             number = float(reward)
         except (TypeError, ValueError):
-            raise Misbehaved(f"the reward must be a number, not {_kind(reward)}") from None
+            raise Misbehaved(f"the reward must be a number, not {kind_of(reward)}") from None
         if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
             raise Misbehaved(f"the reward is {number}")
         self._reward[self.index] = number
@@ -123,7 +153,7 @@ class Lane:
         buffers.terminated[index] = terminated
         buffers.truncated[index] = truncated
         if not isinstance(info, dict):
-            raise Misbehaved(f"step must return a dictionary as info, not {_kind(info)}")
+            raise Misbehaved(f"step must return a dictionary as info, not {kind_of(info)}")
         said = info.get("is_success")
         buffers.success[index] = UNSAID if said is None else bool(said)
         return self._begin(None)
@@ -157,7 +187,12 @@ class Lane:
     def get_state(self) -> bytes | None:
         """Where the environment and the lane's counts are; None if the environment cannot be restored."""
         self.where = "state"
-        state = None if self.env is None else capture(self.env)
+        try:
+            state = None if self.env is None else self.captured()
+        except TimeoutError:  # of the lane's watch
+            raise
+        except Exception:
+            state = None
         return None if state is None else encode([state, self.length, self.total, self.restarts, self.seed])
 
     def set_state(self, state: bytes | None) -> bool:
@@ -168,7 +203,7 @@ class Lane:
                 inner, *counts = decode(state)
                 if type(inner) is not bytes or [type(count) for count in counts] != [int] * 4:
                     raise ValueError("this is no state of a lane")
-                restore(self.env, inner)
+                self.restore(inner)
                 self.length, self.total, self.restarts, self.seed = counts
                 self._flagged = True  # what the flags say is of the reset
                 return True
@@ -176,6 +211,14 @@ class Lane:
             pass
         self.close()
         return False
+
+    def captured(self) -> bytes:
+        """Where the environment is; raises `Unsupported`, or what it raises itself, where that cannot be read."""
+        return captured(self.env)
+
+    def restore(self, state: bytes) -> None:
+        """Put the environment there; raises ValueError where that fails."""
+        restore(self.env, state)
 
     def close(self) -> None:
         """Close the environment; what goes wrong in that concerns nobody any more."""
@@ -202,8 +245,14 @@ class Lane:
         if self.env is None:
             self.env, limit = without_limit(self.factory())
             self._limit = min((n for n in (limit, self.options.limit) if n is not None), default=None)
+        self._seed_actions(seed)
+        self._show(*self._begin(seed + self.options.reset_offset))
+
+    def _seed_actions(self, seed: int) -> None:
         self.env.action_space.seed(seed)
-        obs, info = self._begin(seed + self.options.reset_offset)
+
+    def _show(self, obs: Any, info: Any) -> None:
+        """Write what a reset led to."""
         for row in self._rows:
             row.write(obs)
         if self.options.mask_source is not None:
@@ -216,23 +265,15 @@ class Lane:
         try:
             obs, info = result
         except (TypeError, ValueError):
-            raise Misbehaved(f"reset must return two values (obs, info), not {_kind(result)}") from None
+            raise Misbehaved(f"reset must return two values (obs, info), not {kind_of(result)}") from None
         if not isinstance(info, dict):
-            raise Misbehaved(f"reset must return (obs, info) with a dictionary as info, not {_kind(info)}")
+            raise Misbehaved(f"reset must return (obs, info) with a dictionary as info, not {kind_of(info)}")
         return obs, info
 
     def _write_mask(self, obs: Any, info: Any) -> None:
         given = read_mask(self.env, obs, info, self.options.mask_source)
-        if given is None:
-            raise Misbehaved("the action mask is missing, which was there at the first reset")
-        try:
-            mask = to_mask(self.options.spec.action_space, given)
-        except ValueError as error:
-            raise Misbehaved(str(error)) from None
-        if not np.logical_or.reduceat(mask.reshape(-1), self._choices).all():
-            raise Misbehaved("the action mask allows no action")
         assert self._buffers.action_mask is not None
-        self._buffers.action_mask[self.index] = mask
+        self._buffers.action_mask[self.index] = fitting_mask(self.options.spec.action_space, given, self._choices)
 
 
 def without_limit(env: Any) -> tuple[Any, int | None]:
@@ -244,7 +285,7 @@ def without_limit(env: Any) -> tuple[Any, int | None]:
     return (env.env if type(env) is OrderEnforcing else env), limit
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """A value in an error: its type, and its length where it has one."""
     name = type(value).__name__
     return f"a {name} of {len(value)}" if isinstance(value, tuple | list) else f"{name} {str(value)[:60]}"

@@ -15,8 +15,8 @@ import numpy as np
 from proximo.config import EnvConfig
 from proximo.envs.api import Batch, Timestep, Tree, lanes_of
 from proximo.envs.host.buffers import Buffers, Layout, as_tree, private_memory
-from proximo.envs.host.crew import Crew
-from proximo.envs.host.lane import Fault, Lane, LaneOptions
+from proximo.envs.host.crew import Crew, make_lane
+from proximo.envs.host.lane import Fault, Lane, LaneOptions, Reading
 from proximo.envs.host.trial import SECONDS, obstacle
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec
@@ -57,6 +57,7 @@ class AsyncEnvPool:
         env: EnvConfig,
         workers: int = 0,
         mask_source: str | None = None,
+        reading: Reading | None = None,
     ):
         self.spec = spec
         self.num_lanes = num_envs
@@ -64,15 +65,16 @@ class AsyncEnvPool:
         """What the user should know, in sentences; whoever shows them takes them away."""
         self._restarts = 0
         self._env = env
-        self._factory, self._mask_source = factory, mask_source
+        self._factory = factory
         groups = split_groups(num_envs, env.groups)
-        options = LaneOptions(
+        self._options = options = LaneOptions(
             spec=spec,
             mask_source=mask_source,
             limit=env.max_steps_per_episode,
             max_restarts=env.max_restarts if env.on_error == "restart" else 0,
             reset_offset=RESET_OFFSET,
             restart_stride=RESTART_STRIDE,
+            reading=reading,
         )
         workers = min(workers, num_envs)
         layout = Layout(spec, num_envs, workers)
@@ -101,6 +103,8 @@ class AsyncEnvPool:
         # Also where an environment had to be started anew: nothing was lost.
         buffers.terminated[...] = buffers.truncated[...] = False
         buffers.valid[...] = True
+        if buffers.over is not None:
+            buffers.over[...] = False
         return self._all
 
     def send(self, batch: int, action: Tree) -> None:
@@ -138,7 +142,8 @@ class AsyncEnvPool:
         alarm = Alarm(self._env.timeout + SECONDS)
         try:
             with alarm:
-                return obstacle(self._factory, self._mask_source)
+                options = self._options
+                return obstacle(self._factory, options.mask_source, None if options.reading is None else options)
         finally:
             alarm.close()
 
@@ -171,7 +176,7 @@ class Here:
 
     def __init__(self, factory: Callable[[], Any], layout: Layout, options: LaneOptions, timeout: float):
         self.buffers = Buffers(layout, private_memory(layout))
-        lanes = [Lane(index, factory, self.buffers, options) for index in range(layout.num_lanes)]
+        lanes = [make_lane(index, factory, self.buffers, options) for index in range(layout.num_lanes)]
         self._faults: list[Fault] = []
         self._crew = Crew(lanes, self.buffers, self._faults.append)
         self._alarm = Alarm(timeout)
@@ -271,6 +276,8 @@ def timestep(buffers: Buffers, spec: EnvSpec, lanes: slice) -> Timestep:
         final_obs=as_tree(space, [array[lanes] for array in buffers.final_obs]),
         valid=buffers.valid[lanes],
         success=buffers.success[lanes],
+        over=None if buffers.over is None else buffers.over[lanes],
+        absent=None if buffers.absent is None else buffers.absent[lanes],
     )
 
 

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from proximo.spaces import Path, build, leaves, pick, shown
+from proximo.spaces import Path, build, leaves, pick, shown, to_mask
+
+MASK = "action_mask"
+"""What an action mask is called, in an observation or in its info."""
 
 
 class Misbehaved(Exception):
@@ -51,12 +54,30 @@ class Row:
             raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
 
 
+def learnable(space: spaces.Space, obs: Any, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
+    """The space without its mask and without texts, which no network reads; and where the texts were."""
+    if not isinstance(space, spaces.Dict):
+        return space, []
+    left_out: list[str] = []
+
+    def kept(space: spaces.Dict, obs: Any, path: Path) -> spaces.Dict:
+        entries = {}
+        for key, inner in space.spaces.items():
+            if isinstance(inner, spaces.Text) or isinstance(obs[key], str):
+                left_out.append(shown((*path, key)))
+            elif path or key != MASK or mask_source != "obs":
+                entries[key] = kept(inner, obs[key], (*path, key)) if isinstance(inner, spaces.Dict) else inner
+        return spaces.Dict(entries)
+
+    return kept(space, obs, ()), left_out
+
+
 def read_mask(env: Any, obs: Any, info: Any, source: str | None) -> Any:
     """The action mask from where this environment keeps it; None if it is not there."""
     if source == "info":
-        return info.get("action_mask") if isinstance(info, dict) else None
+        return info.get(MASK) if isinstance(info, dict) else None
     if source == "obs":
-        return obs.get("action_mask")
+        return obs.get(MASK)
     return mask_method(env)()
 
 
@@ -66,6 +87,19 @@ def mask_method(env: Any) -> Any:
         return env.get_wrapper_attr("action_masks")
     except AttributeError:
         return getattr(env, "action_masks", None)
+
+
+def fitting_mask(space: spaces.Space, given: Any, starts: np.ndarray, whose: str = "") -> np.ndarray:
+    """A mask of `space` as it was given, if it allows something in each choice; `starts`: where their flags begin."""
+    if given is None:
+        raise Misbehaved(f"the action mask{whose} is missing, which was there at the first reset")
+    try:
+        mask = to_mask(space, given)
+    except ValueError as error:
+        raise Misbehaved(str(error).replace("the action mask", f"the action mask{whose}", 1)) from None
+    if not np.logical_or.reduceat(mask.reshape(-1), starts).all():
+        raise Misbehaved(f"the action mask{whose} allows no action")
+    return mask
 
 
 def choices(space: spaces.Space) -> list[int]:

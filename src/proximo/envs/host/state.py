@@ -1,4 +1,4 @@
-"""The state of a Gymnasium environment and its wrappers as bytes, and back into a freshly made one.
+"""The state of an environment and its wrappers as bytes, and back into a freshly made one.
 
 The outermost object that has `get_state()` and `set_state(state)` speaks for itself and everything inside it. The
 others are read, and written, attribute by attribute. What cannot be read that way makes the environment one that
@@ -18,21 +18,12 @@ from proximo.envs.host.codec import Unsupported, decode, encode
 from proximo.envs.host.graph import Drawing, generator_state
 from proximo.envs.host.redraw import redraw
 
-__all__ = ["Unsupported", "capture", "captured", "decode", "encode", "restore"]
+ZOO_WRAPPERS = ("pettingzoo.utils.wrappers.", "pettingzoo.utils.conversions")
+__all__ = ["Unsupported", "captured", "decode", "encode", "restore"]
 
 
-def capture(env: gymnasium.Env) -> bytes | None:
-    """The environment's state; None if it is one that cannot be restored."""
-    try:
-        return captured(env)
-    except TimeoutError:  # of the lane's watch
-        raise
-    except Exception:
-        return None
-
-
-def captured(env: gymnasium.Env) -> bytes:
-    """As `capture`; raises `Unsupported`, or whatever `get_state` raises."""
+def captured(env: Any) -> bytes:
+    """The environment's state; raises `Unsupported` where that cannot be read, or whatever `get_state` raises."""
     roots, sealed = _levels(env)
     state: dict[str, Any] = {"nodes": Drawing(roots, sealed).nodes}
     if sealed:
@@ -44,7 +35,7 @@ def captured(env: gymnasium.Env) -> bytes:
     return encode(state)
 
 
-def restore(env: gymnasium.Env, data: bytes) -> None:
+def restore(env: Any, data: bytes) -> None:
     """Put `env`, which was made and reset, where another one was captured. Raises ValueError where that fails; what
     `env` is like then is not known."""
     state = decode(data)
@@ -70,10 +61,19 @@ def _levels(env: Any) -> tuple[list[Any], list[Any]]:
     """The environment and its wrappers from the outside in: those to be read by their attributes, and those that the
     first of them speaks for."""
     levels = [env]
-    while isinstance(levels[-1], gymnasium.Wrapper):
-        levels.append(levels[-1].env)
+    while (inner := _inside(levels[-1])) is not None:
+        levels.append(inner)
     first = next((number for number, level in enumerate(levels) if _has_hook(level)), len(levels))
     return levels[:first], levels[first:]
+
+
+def _inside(level: Any) -> Any:
+    """What a wrapper of Gymnasium or PettingZoo holds; None for what is none."""
+    if isinstance(level, gymnasium.Wrapper):
+        return level.env
+    if any(base.__module__.startswith(ZOO_WRAPPERS) for base in type(level).__mro__):
+        return vars(level).get("env", vars(level).get("aec_env"))
+    return None
 
 
 def _has_hook(level: Any) -> bool:

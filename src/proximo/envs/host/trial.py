@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.lane import without_limit
+from proximo.envs.host.lane import LaneOptions, without_limit
 from proximo.envs.host.rows import choices, read_mask
 from proximo.envs.host.state import captured, encode, restore
+from proximo.envs.host.team_env import TeamEnv
 from proximo.spaces import Path, build, to_mask
 
 SECONDS = 2.0
 STEPS_BEFORE, STEPS_AFTER, STEPS_OF_THE_NEXT, FEWEST = 20, 50, 8, 3
 
 
-def obstacle(factory: Callable[[], Any], mask_source: str | None = None) -> str | None:
-    """Why environments that `factory` makes cannot be restored, in words; None if they can.
+def obstacle(factory: Callable[[], Any], mask_source: str | None = None, many: LaneOptions | None = None) -> str | None:
+    """Why environments that `factory` makes cannot be restored, in words; None if they can. `many`: their lanes'
+    options, where they have many agents.
 
     One is played with, captured, and played on. Then another, reset with another seed, is given the state of the
     first, and must do the same to the bit. One after the other, so that what hides outside of them shows.
@@ -29,7 +31,9 @@ def obstacle(factory: Callable[[], Any], mask_source: str | None = None) -> str 
     opened: list[Any] = []
     try:
         for _ in range(2):
-            opened.append(without_limit(factory())[0])
+            opened.append(without_limit(factory())[0] if many is None else TeamEnv(factory(), many))
+        if many is not None and many.spec.has_mask:
+            mask_source = "info"
         return _difference(opened[0], opened[1], mask_source)
     except (Exception, SystemExit) as error:
         return str(error) or type(error).__name__
@@ -41,15 +45,15 @@ def obstacle(factory: Callable[[], Any], mask_source: str | None = None) -> str 
 
 def _difference(one: Any, other: Any, mask_source: str | None) -> str | None:
     began = time.monotonic()
-    first = _Player(one, mask_source, seed=0)
+    first = Player(one, mask_source, seed=0)
     first.play(STEPS_BEFORE, began + 0.2 * SECONDS)
-    state, mask, drawn = captured(one), first.mask, first.random.bit_generator.state
+    state, mask, drawn = first.captured(), first.mask, first.random.bit_generator.state
     expected = first.play(STEPS_AFTER, began + 0.5 * SECONDS)
     following = first.restart() + first.play(STEPS_OF_THE_NEXT, began + 0.6 * SECONDS)
 
-    second = _Player(other, mask_source, seed=1)
+    second = Player(other, mask_source, seed=1)
     second.play(FEWEST, None)
-    restore(other, state)
+    second.restore(state)
     second.mask, second.random.bit_generator.state = mask, drawn
     found = second.play(len(expected), None) + second.restart() + second.play(len(following) - 1, None)
     for number, pair in enumerate(zip(expected + following, found, strict=True)):
@@ -58,7 +62,7 @@ def _difference(one: Any, other: Any, mask_source: str | None) -> str | None:
     return None
 
 
-class _Player:
+class Player:
     """Steps an environment with random actions, of those that are allowed."""
 
     def __init__(self, env: Any, mask_source: str | None, seed: int):
@@ -69,7 +73,16 @@ class _Player:
         # A copy: the space's own generator is part of the environment's state.
         self._space = copy.deepcopy(env.action_space)
         env.action_space.seed(seed)
-        self._see(*env.reset(seed=seed))
+        self.see(*env.reset(seed=seed))
+
+    def captured(self) -> bytes:
+        return self.env.lane.captured() if isinstance(self.env, TeamEnv) else captured(self.env)
+
+    def restore(self, state: bytes) -> None:
+        if isinstance(self.env, TeamEnv):
+            self.env.lane.restore(state)
+        else:
+            restore(self.env, state)
 
     def play(self, steps: int, until: float | None) -> list[bytes]:
         """What each step led to; not all of them if that takes longer than `until`."""
@@ -77,8 +90,8 @@ class _Player:
         for number in range(steps):
             if until is not None and number >= FEWEST and time.monotonic() > until:
                 break
-            obs, reward, terminated, truncated, info = self.env.step(self._action())
-            said = [self._see(obs, info), encode([float(reward), bool(terminated), bool(truncated)])]
+            obs, reward, terminated, truncated, info = self.env.step(self.action())
+            said = [self.see(obs, info), encode([np.asarray(reward, float), bool(terminated), bool(truncated)])]
             if terminated or truncated:
                 said += self.restart()
             seen.append(b"".join(said))
@@ -86,15 +99,17 @@ class _Player:
 
     def restart(self) -> list[bytes]:
         """Begin an episode; what it looks like."""
-        return [self._see(*self.env.reset())]
+        return [self.see(*self.env.reset())]
 
-    def _see(self, obs: Any, info: Any) -> bytes:
+    def see(self, obs: Any, info: Any) -> bytes:
+        """Take in what is allowed now; what there is to be seen."""
         if self._mask_source is not None:
             given = read_mask(self.env, obs, info, self._mask_source)
             self.mask = to_mask(self.env.action_space, given).reshape(-1)
         return encode([_bare(obs), self.mask])
 
-    def _action(self) -> Any:
+    def action(self) -> Any:
+        """The next action."""
         flags = iter(self._flags())
 
         def drawn(_: Path, leaf: spaces.Space) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.crew import Crew
+from proximo.envs.host.crew import Crew, make_lane
 from proximo.envs.host.lane import Fault, Lane
 from proximo.envs.host.requests import read_request
 
@@ -109,7 +109,7 @@ class Worker:
     def _open(self) -> None:
         options, groups, factory, failures = self._job
         factory = cloudpickle.loads(factory)
-        lanes = [[Lane(index, factory, self._buffers, options) for index in group] for group in groups]
+        lanes = [[make_lane(index, factory, self._buffers, options) for index in group] for group in groups]
         for lane in (lane for group in lanes for lane in group):
             # Where this process replaces one that failed, the first step of its lanes starts them anew.
             lane.seed = int(self._buffers.seed[0]) + lane.index

@@ -1,0 +1,77 @@
+"""How long a step of an environment takes, and how many worker processes that is worth."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+
+from proximo.config import MAX_WORKERS, EnvConfig
+from proximo.envs.host.trial import Player
+from proximo.envs.host.workers import num_cores
+
+PROBE_SECONDS, PROBE_STEPS = 0.2, 500
+# A step that is mostly waiting gains from a process per environment, whatever the number of cores.
+WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
+# What stepping all lanes must take before worker processes pay for the signals to and from them.
+WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
+
+
+class Pace:
+    """Measures one environment, when that is first asked for. `env` is at hand; `make` makes another."""
+
+    def __init__(self, name: str, env: gymnasium.Env, make: Callable[[], gymnasium.Env], mask_source: str | None):
+        self.seconds: tuple[float, float] | None = None
+        """What a step takes, on the clock and of the processor; None before it was measured."""
+        self._name = name
+        self._env: gymnasium.Env | None = env
+        self._make = make
+        self._mask_source = mask_source
+
+    def workers(self, num_envs: int, env: EnvConfig) -> tuple[int, list[str]]:
+        """Processes for `num_envs` environments, and what the user should know of that. The one at hand is closed."""
+        chosen = (env.workers, []) if env.workers != "auto" else self._chosen(num_envs)
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+        return chosen
+
+    def _chosen(self, num_envs: int) -> tuple[int, list[str]]:
+        """As many processes as pay, judged by how long a step takes."""
+        if self.seconds is None:
+            self._env = self._env or self._make()
+            self.seconds = measure(self._env, self._mask_source)
+        wall, busy = self.seconds
+        waiting = wall > WAITING_SECONDS and busy < WAITING_SHARE * wall
+        if waiting:
+            workers = min(num_envs, MAX_WORKERS) if num_envs > 1 else 0
+        elif wall * num_envs < WORTHWHILE_SECONDS:
+            workers = 0
+        else:
+            # One core is left to this process, unless the environments take so long that it has little to do.
+            workers = min(num_envs, num_cores() - (wall * num_envs < LONG_SECONDS))
+        how = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
+        spent = f"{wall * 1e6:,.0f} us{', mostly waiting' if waiting else ''}"
+        return workers, [f"A step of {self._name} takes {spent}: {num_envs} environments in {how} (env.workers)."]
+
+
+def measure(env: gymnasium.Env, mask_source: str | None = None) -> tuple[float, float]:
+    """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
+    times: list[tuple[float, float]] = []
+    with contextlib.suppress(Exception):  # faults show, and are named, in the lanes
+        player = Player(env, mask_source, seed=0)
+        started = time.perf_counter()
+        while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:
+            action = player.action()
+            wall, busy = time.perf_counter(), time.process_time()
+            obs, _, terminated, truncated, info = env.step(action)
+            times.append((time.perf_counter() - wall, time.process_time() - busy))
+            if terminated or truncated:
+                player.restart()
+            else:
+                player.see(obs, info)
+    walls, busys = np.median(times or [(0.0, 0.0)], axis=0)
+    return float(walls), float(busys)

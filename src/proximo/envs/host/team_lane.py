@@ -1,0 +1,286 @@
+"""One host environment of many agents, with PettingZoo's parallel methods, in its lane: as `Lane`, for each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from proximo.envs.host.bounds import blank
+from proximo.envs.host.buffers import UNSAID, as_tree
+from proximo.envs.host.lane import LARGEST_REWARD, Lane, Outlook, kind_of
+from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
+from proximo.envs.host.state import captured, decode, encode, restore
+from proximo.spaces import leaves, pick
+from proximo.teams import AGENTS, STATE
+
+REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent, and its places in the buffers of its lane."""
+
+    name: str
+    outlook: Outlook
+    act: Callable[[], Any]
+    """Reads its action."""
+    rows: list[Row]
+    final_rows: list[Row]
+    blanks: list[np.ndarray]
+    """What stands in the rows while it is not there."""
+    action_space: spaces.Space
+    flags: np.ndarray
+    """Its part of the action mask."""
+    starts: np.ndarray
+    """Where the flags of each of its choices begin."""
+
+    def show(self, obs: Any) -> None:
+        for row in self.rows:
+            row.write(obs)
+
+    def vanish(self) -> None:
+        for row, nothing in zip(self.rows, self.blanks, strict=True):
+            row.array[...] = nothing
+
+    def show_last(self, obs: Any, was: bool, stays: bool) -> None:
+        """Write what it saw last: this, or if it is gone without a word, what it saw before."""
+        for final, row, nothing in zip(self.final_rows, self.rows, self.blanks, strict=True):
+            if stays or (was and self.outlook.key in obs):
+                final.write(obs)
+            else:
+                final.array[...] = row.array if was else nothing
+            final.check()
+
+    def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
+        """Which of its actions are allowed; all of them while none counts."""
+        if self.outlook.mask is None:
+            return
+        if not acts:
+            self.flags[...] = True
+            return
+        told = (obs if self.outlook.mask == "obs" else infos).get(self.outlook.key)
+        given = told.get(MASK) if isinstance(told, Mapping) else None
+        self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}").reshape(-1)
+
+
+class TeamLane(Lane):
+    """An environment of many agents and its rows in the buffers."""
+
+    _alive: list[bool]
+    """Who is there."""
+    _acts: list[bool]
+    """Whose next action counts."""
+    _moving = False
+    """Whether it is at a step, and not at a reset of all lanes."""
+
+    def _lay_out(self) -> None:
+        spec, reading, buffers = self.options.spec, self.options.reading, self._buffers
+        team = spec.team
+        assert team is not None
+        assert reading is not None
+        obs, final_obs = (self._own(spec.observation_space, arrays) for arrays in (buffers.obs, buffers.final_obs))
+        action = self._own(spec.action_space, buffers.action)
+        masks = np.ones(spec.mask_shape, bool) if buffers.action_mask is None else buffers.action_mask[self.index]
+        masks[...] = True
+        self._outlooks = reading.agents
+        self._members: list[Member] = []
+        used = 0
+        for group, names in team.groups.items():
+            space, size = team.action_spaces[group], team.mask_sizes[group]
+            seen = list(leaves(team.observation_spaces[group]))
+            acted = [pick(action[group], path) for path, _ in leaves(space)]
+            for place, name in enumerate(names):
+                outlook = reading.agents[name]
+                inside = (outlook.key, *outlook.inside)
+                rows, final_rows = (
+                    [Row((*inside, *path), pick(tree[AGENTS][group], path), place) for path, _ in seen]
+                    for tree in (obs, final_obs)
+                )
+                member = Member(
+                    name=name,
+                    outlook=outlook,
+                    act=action_reader(space, acted, place),
+                    rows=rows,
+                    final_rows=final_rows,
+                    blanks=[blank(leaf) for _, leaf in seen],
+                    action_space=space,
+                    flags=masks[used : used + size],
+                    starts=np.cumsum([0, *choices(space)])[:-1],
+                )
+                self._members.append(member)
+                used += size
+        self._by_key = {member.outlook.key: member for member in self._members}
+        known = [] if team.state_space is None else list(leaves(team.state_space))
+        self._state_rows, self._final_state_rows = (
+            [Row((STATE, *path), pick(tree[STATE], path)[None], 0) for path, _ in known] for tree in (obs, final_obs)
+        )
+        self._rows = [row for member in self._members for row in member.rows] + self._state_rows
+        self._final_rows = [row for member in self._members for row in member.final_rows] + self._final_state_rows
+
+    def _own(self, space: spaces.Space, arrays: list[np.ndarray]) -> Any:
+        """This lane's part of arrays, as a tree."""
+        return as_tree(space, [array[self.index, ...] for array in arrays])
+
+    def reset(self, seed: int) -> None:
+        self._moving = False
+        super().reset(seed)
+
+    def step(self) -> None:
+        self._moving = True
+        if self.env is None:
+            self.recover()
+        elif self.move():
+            self.begin()
+            self._part()
+
+    def begin(self) -> None:
+        """Begin the next episode."""
+        self._show(*self._begin(None))
+
+    def move(self) -> bool:
+        """Take the actions in the buffers, and report; whether the episode is over. The next one is not begun."""
+        self.where = "step"
+        self.total += 1
+        self.length += 1
+        obs, rewards, terminations, truncations, infos = self._stepped()
+        there, was, members = self._there(), self._alive, self._members
+        ends = [bool(terminations.get(member.outlook.key, False)) for member in members]
+        cut = [bool(truncations.get(member.outlook.key, False)) for member in members]
+        stays = [
+            member.outlook.key in there and not end and not late
+            for member, end, late in zip(members, ends, cut, strict=True)
+        ]
+        over = not any(stays) or self.length == self._limit
+        truncated = [
+            before and not end and (over or not stay) for before, end, stay in zip(was, ends, stays, strict=True)
+        ]
+        index, buffers = self.index, self._buffers
+        assert buffers.over is not None
+        buffers.reward[index] = [
+            _paid(member, rewards, stay) if before else 0.0
+            for member, before, stay in zip(members, was, stays, strict=True)
+        ]
+        buffers.terminated[index] = [before and end for before, end in zip(was, ends, strict=True)]
+        buffers.truncated[index] = truncated
+        buffers.valid[index] = self._acts
+        buffers.over[index] = over
+        if over or any(truncated):
+            for member, before, stay in zip(members, was, stays, strict=True):
+                member.show_last(obs, before, stay)
+        if any(truncated):
+            self._write_state(self._final_state_rows)
+            for row in self._final_state_rows:
+                row.check()
+        if over:
+            buffers.success[index] = _success(infos)
+        else:
+            self._alive, self._acts = stays, self._on_turn(stays)
+            self._show(obs, infos)
+        return over
+
+    def recover(self) -> None:
+        super().recover()
+        assert self._buffers.over is not None
+        self._buffers.over[self.index] = True
+        if self._moving:
+            self._part()
+
+    def _part(self) -> None:
+        """What comes next is of another episode: nobody is there any more."""
+        assert self._buffers.absent is not None
+        self._buffers.absent[self.index] = True
+
+    def captured(self) -> bytes:
+        rows = [row.array.copy() for row in self._rows]  # for whoever is gone without a word in the next step
+        return encode([captured(self.env), self._alive, self._acts, rows])
+
+    def restore(self, state: bytes) -> None:
+        inner, alive, acts, rows = decode(state)
+        flags = [[type(flag) for flag in flags] for flags in (alive, acts)]
+        forms = [(row.shape, row.dtype) if type(row) is np.ndarray else None for row in rows]
+        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in self._rows]:
+            raise ValueError("this is no state of these agents")
+        restore(self.env, inner)
+        self._alive, self._acts = alive, acts
+        for row, held in zip(self._rows, rows, strict=True):
+            row.array[...] = held
+
+    def _stepped(self) -> tuple[Any, ...]:
+        result = self.env.step({key: self._by_key[key].act() for key in self.env.agents})
+        if not isinstance(result, tuple) or len(result) != len(REPORTS):
+            raise Misbehaved(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
+        for name, report in zip(REPORTS, result, strict=True):
+            if not isinstance(report, Mapping):
+                raise Misbehaved(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
+        return result
+
+    def _seed_actions(self, seed: int) -> None:
+        for number, outlook in enumerate(self._outlooks.values()):  # whatever the groups
+            self.env.action_space(outlook.key).seed(seed + number)
+
+    def _begin(self, seed: int | None) -> tuple[Any, Any]:
+        obs, infos = super()._begin(seed)
+        if not isinstance(obs, Mapping):
+            raise Misbehaved(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
+        there = self._there()
+        if not there:
+            raise Misbehaved("after a reset there is nobody in its list of agents")
+        self._alive = [member.outlook.key in there for member in self._members]
+        self._acts = self._on_turn(self._alive)
+        return obs, infos
+
+    def _show(self, obs: Any, info: Any) -> None:
+        """Write what those see who are there."""
+        for member, alive, acts in zip(self._members, self._alive, self._acts, strict=True):
+            if alive:
+                member.show(obs)
+            else:
+                member.vanish()
+            member.write_mask(obs, info, acts)
+        self._write_state(self._state_rows)
+        assert self._buffers.absent is not None
+        self._buffers.absent[self.index] = [not alive for alive in self._alive]
+
+    def _write_state(self, rows: list[Row]) -> None:
+        state = {STATE: self.env.state()} if rows else {}
+        for row in rows:
+            row.write(state)
+
+    def _there(self) -> set[Any]:
+        """Whom the environment has, as it calls them."""
+        there = set(self.env.agents)
+        if not there <= self._by_key.keys():
+            unknown = ", ".join(sorted(map(str, there - self._by_key.keys())))
+            raise Misbehaved(f"it has agents that are not among its possible_agents: {unknown}")
+        return there
+
+    def _on_turn(self, alive: list[bool]) -> list[bool]:
+        assert self.options.reading is not None
+        if not self.options.reading.turns:
+            return alive
+        whose = self.env.aec_env.agent_selection
+        return [there and member.outlook.key == whose for there, member in zip(alive, self._members, strict=True)]
+
+
+def _paid(member: Member, rewards: Any, stays: bool) -> float:
+    """An agent's reward; whoever is gone without a word gets nothing."""
+    if member.outlook.key not in rewards and stays:
+        raise Misbehaved(f"there is no reward for {member.name}")
+    reward = rewards.get(member.outlook.key, 0.0)
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise Misbehaved(f"the reward of {member.name} must be a number, not {kind_of(reward)}") from None
+    if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
+        raise Misbehaved(f"the reward of {member.name} is {number}")
+    return number
+
+
+def _success(infos: Any) -> int:
+    """Whether all succeeded who say so."""
+    said = [info["is_success"] for info in infos.values() if isinstance(info, Mapping) and "is_success" in info]
+    return all(said) if said else UNSAID

@@ -1,0 +1,186 @@
+"""PettingZoo environments whose every number is known. They load no JAX, which worker processes need not."""
+
+from typing import ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+from faulty import RESET_OFFSET, RESTART_STRIDE
+
+
+class Lifetimes(ParallelEnv):
+    """Agents that join and die at fixed times, and are paid by the clock: `team_probes.Lifetimes` in host form."""
+
+    metadata: ClassVar = {"name": "lifetimes", "render_modes": []}
+    render_mode = None
+    JOINS, ENDS = (0, 0, 2), (3, 6, 5)  # the first step, and the one after the last
+
+    def __init__(self):
+        self.possible_agents = ["a_0", "a_1", "a_2"]
+        self.space, self.action = spaces.Box(-1, 100, (1,), np.float32), spaces.Discrete(2)
+
+    def observation_space(self, agent):
+        return self.space
+
+    def action_space(self, agent):
+        return self.action
+
+    def reset(self, seed=None, options=None):
+        self.now = 0
+        self.agents = self.living()
+        return self.look(self.agents), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        assert list(actions) == self.agents
+        self.now += 1
+        agents = self.agents
+        self.agents = self.living()
+        seen = dict.fromkeys([*agents, *self.agents])
+        rewards = {agent: 10.0 * i + self.now - 1 for i, agent in enumerate(self.possible_agents)}
+        ends = dict(zip(self.possible_agents, self.ENDS, strict=True))
+        terminations = {agent: self.now == ends[agent] for agent in seen}
+        return self.look(seen), rewards, terminations, dict.fromkeys(seen, False), {agent: {} for agent in seen}
+
+    def living(self):
+        times = zip(self.possible_agents, self.JOINS, self.ENDS, strict=True)
+        return [agent for agent, join, end in times if join <= self.now < end]
+
+    def look(self, agents):
+        return {agent: np.full(1, self.now, np.float32) for agent in agents}
+
+
+class Leaving(Lifetimes):
+    """As `Lifetimes`; at step 3, a_0 is truncated, and at step 5, a_2 is gone without a word."""
+
+    def step(self, actions):
+        obs, rewards, terminations, truncations, infos = super().step(actions)
+        if self.now == 3:
+            terminations["a_0"], truncations["a_0"] = False, True
+        if self.now == 5:
+            for report in (obs, rewards, terminations, truncations, infos):
+                report.pop("a_2")
+        return obs, rewards, terminations, truncations, infos
+
+
+class Kinds(ParallelEnv):
+    """A dog with its mask in what it sees, a cat with its mask in its info, a text and a code that starts at 5, an owl
+    without a mask. The cat leaves in the first step, the others are cut after three."""
+
+    metadata: ClassVar = {"name": "kinds", "render_modes": []}
+    render_mode = None
+
+    def __init__(self):
+        self.possible_agents = ["dog", "cat", "owl"]
+        self.observation_spaces = {
+            "dog": spaces.Dict({"observation": spaces.Box(1.0, 9.0, (2,)), "action_mask": spaces.MultiBinary(3)}),
+            "cat": spaces.Dict({"code": spaces.Discrete(4, start=5), "word": spaces.Text(5)}),
+            "owl": spaces.Tuple([spaces.Box(-1.0, 1.0, (1,), np.float64), spaces.MultiBinary(2)]),
+        }
+        self.action_spaces = {
+            "dog": spaces.Discrete(3),
+            "cat": spaces.MultiDiscrete([2, 2]),
+            "owl": spaces.Dict({"wing": spaces.Box(-2.0, 2.0, (2,), np.float64), "hoot": spaces.Discrete(2, start=1)}),
+        }
+
+    def observation_space(self, agent):
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent):
+        return self.action_spaces[agent]
+
+    def reset(self, seed=None, options=None):
+        self.now, self.agents = 0, list(self.possible_agents)
+        return self.look(), self.infos()
+
+    def step(self, actions):
+        assert all(self.action_spaces[agent].contains(action) for agent, action in actions.items()), actions
+        assert actions["dog"] != self.now, "forbidden by the mask"
+        agents, self.now = self.agents, self.now + 1
+        over = self.now == 3
+        obs, infos = self.look(), self.infos()
+        ends, cuts = (dict.fromkeys(agents, flag) for flag in (False, over))
+        if "cat" in agents:
+            ends["cat"] = True
+        self.agents = [] if over else ["dog", "owl"]
+        return obs, dict.fromkeys(agents, 0.5), ends, cuts, infos
+
+    def look(self):
+        mask = np.ones(3, np.int8)
+        mask[self.now % 3] = 0
+        seen = {
+            "dog": {"observation": np.full(2, 1 + self.now, np.float32), "action_mask": mask},
+            "cat": {"code": np.int64(7), "word": "miau"},
+            "owl": (np.array([0.5]), np.array([1, 0], np.int8)),
+        }
+        return {agent: seen[agent] for agent in self.agents}
+
+    def infos(self):
+        return {agent: {"action_mask": ([1, 0], [1, 1])} if agent == "cat" else {} for agent in self.agents}
+
+
+class Faulty(ParallelEnv):
+    """Two agents see their lane, their step and a random number; every episode has five steps, each with reward 1.
+
+    In `lane`, `in_step` spoils step number `at`, and `in_reset` the reset after `at` steps, before it was first started
+    anew; by its seed a lane is known, that of the run being 0.
+    """
+
+    metadata: ClassVar = {"name": "faulty", "render_modes": []}
+    render_mode = None
+
+    def __init__(self, in_step=None, in_reset=None, lane=1, at=3):
+        self.in_step, self.in_reset, self.faulty_lane, self.at = in_step, in_reset, lane, at
+        self.possible_agents = ["left", "right"]
+        self.space, self.action = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
+        self.generation = self.lane = self.total = 0
+
+    def observation_space(self, agent):
+        return self.space
+
+    def action_space(self, agent):
+        return self.action
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+            self.generation, self.lane = divmod(seed - RESET_OFFSET, RESTART_STRIDE)
+            self.total = 0
+        self.count, self.agents = 0, list(self.possible_agents)
+        result = (self.look(), {agent: {} for agent in self.agents})
+        return self.in_reset(result) if self.in_reset and self.now() else result
+
+    def step(self, actions):
+        self.total += 1
+        self.count += 1
+        agents, over = self.agents, self.count == 5
+        each = lambda value: dict.fromkeys(agents, value)  # noqa: E731
+        result = (self.look(), each(1.0), each(False), each(over), {agent: {} for agent in agents})
+        if over:
+            self.agents = []
+        return self.in_step(result) if self.in_step and self.now() else result
+
+    def look(self):
+        return {agent: np.array([self.lane, self.total, self.random.random()], np.float32) for agent in self.agents}
+
+    def now(self):
+        return self.lane == self.faulty_lane and self.total == self.at and self.generation == 0
+
+
+def changed(place, agent, value):
+    """A fault: what one agent is told in one of the five reports."""
+
+    def spoil(result):
+        return (*result[:place], {**result[place], agent: value}, *result[place + 1 :])
+
+    return spoil
+
+
+def lacking(place, agent):
+    """A fault: one agent is not told anything in one of the five reports."""
+
+    def spoil(result):
+        told = {key: value for key, value in result[place].items() if key != agent}
+        return (*result[:place], told, *result[place + 1 :])
+
+    return spoil
