@@ -102,7 +102,7 @@ def copy(whole, tmp_path):
 # What stops a run
 
 
-@pytest.mark.parametrize("update", [5, 7, 14])
+@pytest.mark.parametrize("update", [5, 7, 14, 20])  # 20: before the final evaluation
 def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
     path = tmp_path / "run"
     result = trainer(path).train(callback=at_update(update, interrupt))

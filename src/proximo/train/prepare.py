@@ -119,7 +119,8 @@ def is_complete(run: Path, history: History) -> bool:
     """Whether a run has reached its end, and everything was written that is written then."""
     try:
         result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-        return history.stop_reason is not None and result["total_steps"] == history.steps
+        ended = result["stop_reason"] != "interrupted"  # a stop in the final evaluation is one before the end
+        return ended and history.stop_reason is not None and result["total_steps"] == history.steps
     except (OSError, ValueError, LookupError, TypeError):
         return False
 

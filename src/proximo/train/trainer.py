@@ -327,6 +327,8 @@ class PPOTrainer:
         stopped = lambda: interrupt.signal is not None  # noqa: E731
         complete = reason not in ("interrupted", "failed")
         played = self._final_evaluation(stopped) if complete else None
+        if complete and played is None and stopped():  # a resume makes up for it
+            reason, complete = "interrupted", False
         score = (played or {}).get("return_mean") if self.config.eval.frequency else history.recent_return
         keeper.keep_if_best(state, history, score if complete else None)
         result = {
