@@ -58,7 +58,7 @@ def rows_of(path):
 
 def due(rows):
     choice = Choice(every=10)
-    return [row for row in rows if choice.is_due(row) or row is rows[-1]]
+    return [part for row in rows if (part := choice.due(row) or (row is rows[-1] and row))]
 
 
 def set_elapsed(path, seconds):
@@ -564,26 +564,32 @@ def test_the_interface_opens_shows_the_run_and_ends(tracked):
 
 
 def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
-    rows = {  # update: elapsed, evaluated, due
-        1: (0.2, False, True),  # the first
-        4: (0.6, False, False),  # second 0 has one
-        7: (1.1, False, False),  # not a fourth update
-        8: (1.2, False, True),
-        12: (1.9, False, False),
-        16: (2.0, False, True),
-        20: (5.7, False, True),
-        21: (6.1, True, True),
-        22: (6.2, True, True),
-        24: (6.9, False, False),  # second 6 has two
-        28: (7.0, False, True),
+    rows = {  # update: elapsed, evaluated, what is due
+        1: (0.2, False, "all"),  # the first
+        4: (0.6, False, ""),  # second 0 has one
+        7: (1.1, False, ""),  # not a fourth update
+        8: (1.2, False, "all"),
+        9: (1.3, True, "evaluation"),
+        12: (1.9, False, ""),
+        16: (2.0, False, "all"),
+        20: (5.7, False, "all"),
+        21: (6.1, True, "all"),
+        22: (6.2, True, "evaluation"),
+        24: (6.9, False, ""),
+        28: (7.0, False, "all"),
     }
     made = [
-        {"update": update, "time/elapsed": elapsed} | ({"eval/episodes": 3} if evaluated else {})
+        {"update": update, "step": 64 * update, "time/elapsed": elapsed, "loss/actor": 0.5}
+        | ({"eval/episodes": 3} if evaluated else {})
         for update, (elapsed, evaluated, _) in rows.items()
     ]
-    expected, choice = [due for *_, due in rows.values()], Choice(every=4)
-    assert [choice.is_due(row) for row in made] == expected
-    assert [choice.is_due(row) for row in made] == expected, "read from the start again, as after a resume"
+    expected = [
+        {"all": row, "evaluation": {name: row[name] for name in row if name != "loss/actor"}, "": {}}[due]
+        for row, (*_, due) in zip(made, rows.values(), strict=True)
+    ]
+    choice = Choice(every=4)
+    assert [choice.due(row) for row in made] == expected
+    assert [choice.due(row) for row in made] == expected, "read from the start again, as after a resume"
 
 
 def test_rows_are_read_once_and_whole(tmp_path):

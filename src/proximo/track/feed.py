@@ -32,6 +32,8 @@ LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
 MOST_BYTES = 1_000_000
+NEEDED = ("update", "step", "time/elapsed")
+"""What each row that is sent must have."""
 NICENESS = 10  # and no more: at the end of a run somebody waits
 
 
@@ -57,26 +59,24 @@ class Rows:
 
 
 class Choice:
-    """The rows that MLflow gets: the first, those with an evaluation, and each that is one of every so many updates and
-    comes in a second of training of which it has none yet.
+    """What MLflow gets of the rows: the first, and each that has an evaluation, or is one of every so many updates, and
+    comes in a second of training of which it has none yet; of further evaluations in that second only themselves.
 
-    It is asked about all rows, in their order. The rows alone decide: however they are read, the same are due.
+    It is asked about all rows, in their order. The rows alone decide: however they are read, the same is due.
     """
 
     def __init__(self, every: int):
         self._every = every
         self._second = -1  # of the last row that was due
 
-    def is_due(self, row: Record) -> bool:
+    def due(self, row: Record) -> Record:
+        """The part of `row` that is to be sent; empty if it is not."""
         update, second = row["update"], int(row["time/elapsed"])
-        due = (
-            update == 1  # also when rows are read from the start again
-            or (update % self._every == 0 and second != self._second)
-            or any(name.startswith("eval/") for name in row)
-        )
-        if due:
-            self._second = second
-        return due
+        evaluated = {name: value for name, value in row.items() if name.startswith("eval/")}
+        if update == 1 or (second != self._second and (evaluated or update % self._every == 0)):
+            self._second = second  # the first is always due, also when rows are read from the start again
+            return row
+        return evaluated and {name: row[name] for name in NEEDED} | evaluated
 
 
 class Feeder:
@@ -107,7 +107,7 @@ class Feeder:
             while True:
                 self.run.send(self._waiting)
                 rows = self._rows.read()
-                self._waiting = [row for row in rows if self._choice.is_due(row)]
+                self._waiting = [due for row in rows if (due := self._choice.due(row))]
                 if not rows:
                     break
                 self._last = rows[-1:]

@@ -20,8 +20,8 @@ PATIENCE, PATIENCE_IN_TROUBLE = 15.0, 3.0
 """Seconds that the end of a run waits for MLflow to take anything more: usually, and when there was trouble."""
 
 
-BEGIN_SECONDS = 60.0
-"""After which MLflow is loaded, if the run still goes on: that takes two seconds of a processor."""
+BEGIN_SECONDS = 120.0
+"""After which MLflow is loaded, if the run still goes on: that takes three seconds of a processor."""
 
 
 class NoTracker:
