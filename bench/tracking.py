@@ -3,7 +3,7 @@
 Prints the seconds of a core that the process took which feeds MLflow, from its start until training had ended, over the
 time of training on all cores: by so much it can slow down a training that keeps every core busy. Beside it stand the
 times with tracking over those without, too noisy on a shared machine to show a hundredth, and how much longer the whole
-call takes. MLflow is loaded after two minutes of training, or at its end: `--long` makes a run a little longer than that.
+call takes. MLflow is loaded after two minutes of training, or at its end: `--long` runs a little longer than that.
 """
 
 from __future__ import annotations

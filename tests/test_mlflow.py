@@ -25,7 +25,7 @@ from proximo.errors import UserError
 from proximo.run import read_config
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
-from proximo.track.feed import Choice, Feeder, Rows, alone, keep_feeding, sync
+from proximo.track.feed import Choice, Feeder, Rows, alone, keep_feeding, period, sync
 from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words
 from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
@@ -117,7 +117,7 @@ def untracked(tmp_path_factory):
     """A run of 2.7 s, of which updates 1, 20, 25, 40 and 45 are due."""
     path = tmp_path_factory.mktemp("untracked") / "runs" / "run"
     train(path)
-    set_elapsed(path, 0.06)
+    set_elapsed(path, 0.03)
     return path
 
 
@@ -218,12 +218,12 @@ def held_updates(path):
 @pytest.mark.parametrize(
     ("seconds", "updates"),
     [
-        (0.001, [1, 25, 45]),  # in less than a second: the first, the evaluation, the last
-        (0.06, [1, 20, 25, 40, 45]),  # 0.06; 1.2; 1.5; 2.4; 2.7 s
+        (0.001, [1, 25, 45]),  # in less than half a second: the first, the evaluation, the last
+        (0.03, [1, 20, 25, 40, 45]),  # 0.03; 0.6; 0.75; 1.2; 1.35 s
         (0.5, [1, 10, 20, 25, 30, 40, 45]),
     ],
 )
-def test_fast_runs_send_a_row_a_second(copy, seconds, updates):
+def test_fast_runs_send_few_rows(copy, seconds, updates):
     set_elapsed(copy, seconds)
     sync(copy, read_config(copy))
     assert held_updates(copy) == updates
@@ -423,9 +423,10 @@ class Server:
         self.process.wait()
 
 
-def wait_for_update(path, number):
-    """Until MLflow has a row."""
-    deadline = time.monotonic() + 60
+def wait_for_rows(path):
+    """Until MLflow has what is due."""
+    deadline, choice = time.monotonic() + 60, Choice(every=10)
+    number = max(row["update"] for row in rows_of(path) if choice.due(row))
     while not (path / "mlflow.json").exists() or "run_id" not in json.loads((path / "mlflow.json").read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -443,12 +444,12 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
 
     def disturb(metrics):
         if metrics["update"] == 21:
-            wait_for_update(path, 20)
+            wait_for_rows(path)
             server.__exit__()
         if metrics["update"] == 35:
             time.sleep(4)  # long enough to notice
             server.__enter__()
-            wait_for_update(path, 30)
+            wait_for_rows(path)
 
     try:
         said = train(path, 60, disturb, tracking_uri=server.uri, eval_frequency=10)
@@ -564,20 +565,23 @@ def test_the_interface_opens_shows_the_run_and_ends(tracked):
 
 
 def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
-    rows = {  # update: elapsed, evaluated, what is due
-        1: (0.2, False, "all"),  # the first
-        4: (0.6, False, ""),  # second 0 has one
-        7: (1.1, False, ""),  # not a fourth update
-        8: (1.2, False, "all"),
-        9: (1.3, True, "evaluation"),
-        12: (1.9, False, ""),
-        16: (2.0, False, "all"),
-        20: (5.7, False, "all"),
-        21: (6.1, True, "all"),
-        22: (6.2, True, "evaluation"),
-        24: (6.9, False, ""),
-        28: (7.0, False, "all"),
+    rows = {  # update: elapsed, evaluated, what is due; with the periods of training from `period`
+        1: (0.1, False, "all"),  # the first of all, in period 0
+        4: (0.2, False, ""),
+        5: (0.3, True, "evaluation"),
+        6: (0.4, True, ""),
+        7: (0.6, False, ""),  # not a fourth update
+        8: (0.7, False, "all"),  # period 1
+        12: (90.0, False, "all"),  # period 83
+        16: (91.2, False, ""),
+        17: (91.3, True, "evaluation"),
+        20: (92.1, False, "all"),  # period 84
+        21: (1000.0, True, "all"),  # period 222
+        22: (1001.0, True, ""),
+        24: (1002.0, False, ""),
+        28: (1008.0, False, "all"),  # period 223
     }
+    assert [period(seconds) for seconds in (0.0, 0.5, 0.6, 90.0, 92.0, 570.0, 1000.0)] == [0, 0, 1, 83, 84, 179, 222]
     made = [
         {"update": update, "step": 64 * update, "time/elapsed": elapsed, "loss/actor": 0.5}
         | ({"eval/episodes": 3} if evaluated else {})

@@ -56,12 +56,13 @@ def killed(make_env, updates, workers, kills, folder):
     return json.loads((folder / "killed" / "result.json").read_text())["resumed"]
 
 
-def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.learning)])
+def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(kills, tmp_path):
     """Side by side, because most of the time is waiting."""
     kinds = {
-        "compiled": (compiled, 300, 0, 20),
-        "hook and workers": (hooked, 200, 2, 20),
-        "attributes": (registered, 150, 0, 6),
+        "compiled": (compiled, 15 * kills, 0, kills),
+        "hook and workers": (hooked, 10 * kills, 2, kills),
+        "attributes": (registered, 150, 0, min(kills, 6)),
     }
     with ThreadPoolExecutor(len(kinds)) as pool:
         runs = {name: pool.submit(killed, *kind, tmp_path / name) for name, kind in kinds.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -58,25 +59,36 @@ class Rows:
         return [json.loads(line) for line in lines]
 
 
+def period(elapsed: float) -> int:
+    """The number of the period of training that is at `elapsed` seconds. They last half a second at first, two seconds
+    after a minute and a half, and ten, which is the longest, after nine and a half minutes."""
+    return int(60 * math.log1p(min(elapsed, 570.0) / 30) + max(elapsed - 570.0, 0.0) / 10)
+
+
 class Choice:
-    """What MLflow gets of the rows: the first, and each that has an evaluation, or is one of every so many updates, and
-    comes in a second of training of which it has none yet; of further evaluations in that second only themselves.
+    """What MLflow gets of the rows: in each period of training the first of every so many updates, and the evaluation
+    of the first that has one; and the first row of all.
 
     It is asked about all rows, in their order. The rows alone decide: however they are read, the same is due.
     """
 
     def __init__(self, every: int):
         self._every = every
-        self._second = -1  # of the last row that was due
+        self._sent = self._evaluated = -1  # the last periods of which a row, and of which an evaluation, was due
 
     def due(self, row: Record) -> Record:
         """The part of `row` that is to be sent; empty if it is not."""
-        update, second = row["update"], int(row["time/elapsed"])
+        update, now = row["update"], period(row["time/elapsed"])
         evaluated = {name: value for name, value in row.items() if name.startswith("eval/")}
-        if update == 1 or (second != self._second and (evaluated or update % self._every == 0)):
-            self._second = second  # the first is always due, also when rows are read from the start again
+        if update == 1:  # also when rows are read from the start again
+            self._sent = self._evaluated = -1
+        if now != self._sent and (update == 1 or evaluated or update % self._every == 0):
+            self._sent, self._evaluated = now, now if evaluated else self._evaluated
             return row
-        return evaluated and {name: row[name] for name in NEEDED} | evaluated
+        if evaluated and now != self._evaluated:
+            self._evaluated = now
+            return {name: row[name] for name in NEEDED} | evaluated
+        return {}
 
 
 class Feeder:
