@@ -6,8 +6,8 @@ import probes
 from proximo import PPOTrainer
 from proximo.evaluate import make_evaluator
 
-SPREAD = {"jaxmarl/MPE_simple_spread_v3": 8.0}
-"""By how much the return of an episode must be better than that of random actions, which it is about -28 of."""
+SPREAD = {"jaxmarl/MPE_simple_spread_v3": 8.0, "pettingzoo/mpe2.simple_spread_v3": 8.0}
+"""By how much the return of an episode must be better than that of random actions."""
 
 
 def random_return(trainer):
