@@ -39,7 +39,7 @@ def same(first, second):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["linen", "nnx", "equinox"])
+@pytest.mark.parametrize("library", ["linen", pytest.param("nnx", marks=pytest.mark.learning), "equinox"])
 def test_own_networks_train_and_are_loaded_again(library, tmp_path):
     pytest.importorskip("equinox" if library == "equinox" else "flax")
     example = load(f"own_network_{library}")

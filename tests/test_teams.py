@@ -381,9 +381,15 @@ def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
     "settings",
     [
         {"memory": "gru", "critic": "central", "identity": True, "normalize_observations": True},
-        {"memory": "lstm", "normalize_rewards": True, "policy": "independent", "reward": "team"},
+        pytest.param(
+            {"memory": "lstm", "normalize_rewards": True, "policy": "independent", "reward": "team"},
+            marks=pytest.mark.learning,
+        ),
         {"selfplay": 0.5, "selfplay_every": 2, "memory": "gru", "normalize_observations": True},
-        {"torso": "shared", "on_nonfinite": "skip", "normalize_advantages": "batch", "target_kl": 0.5},
+        pytest.param(
+            {"torso": "shared", "on_nonfinite": "skip", "normalize_advantages": "batch", "target_kl": 0.5},
+            marks=pytest.mark.learning,
+        ),
     ],
 )
 def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
@@ -457,7 +463,7 @@ def test_weather_needs_a_central_critic(critic, solved, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.learning)])
 def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
     """The only policy that nothing beats plays each action a third of the time."""
     trainer, _ = train(

@@ -243,7 +243,7 @@ class TrackConfig:
     video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
     log_frequency: int = setting(
         10,
-        "Updates between two that MLflow gets, one in a second at most; the first, the last and evaluations always.",
+        "Updates between two that MLflow gets; fewer where training is fast, the first and the last always.",
         at_least=1,
     )
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)

@@ -136,8 +136,7 @@ def test_names_that_cannot_be(name, sentence):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"critic": "central", "memory": "gru", "reward": "team"}])
-def test_smax_trains(settings, tmp_path):
+def test_smax_trains(tmp_path):
     trainer = PPOTrainer(
         jaxmarl.make("HeuristicEnemySMAX"),
         out=tmp_path / "run",
@@ -149,7 +148,9 @@ def test_smax_trains(settings, tmp_path):
         total_timesteps=192,
         eval_episodes=2,
         max_steps_per_episode=20,
-        **settings,
+        critic="central",
+        memory="gru",
+        reward="team",
     )
     result = trainer.train()
     assert result["total_steps"] == 192

@@ -80,7 +80,7 @@ class Judge(Wrapper):
 @pytest.mark.parametrize(
     ("env", "space"),
     [
-        (Minesweeper, spaces.Discrete(100, dtype=np.int32)),
+        pytest.param(Minesweeper, spaces.Discrete(100, dtype=np.int32), marks=pytest.mark.learning),
         (JobShop, spaces.MultiDiscrete([21] * 10, dtype=np.int32)),
         pytest.param(Maze, spaces.Discrete(4, dtype=np.int32), marks=pytest.mark.learning),
         pytest.param(BinPack, spaces.Discrete(800, dtype=np.int32), marks=pytest.mark.learning),
