@@ -710,7 +710,12 @@ def test_command_line_says_what_failed(workers, tmp_path, commands):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "start_method"),
-    [("Fine-v0", "forkserver"), ("Hang-v0", "forkserver"), ("Hang-v0", "spawn"), ("Hang-v0", "fork")],
+    [
+        ("Fine-v0", "forkserver"),
+        ("Hang-v0", "forkserver"),
+        pytest.param("Hang-v0", "spawn", marks=pytest.mark.learning),
+        pytest.param("Hang-v0", "fork", marks=pytest.mark.learning),
+    ],
 )
 def test_workers_end_with_a_killed_trainer(env, start_method, tmp_path, commands):
     process = commands(f"faulty:{env}", tmp_path / "run", "--set", f"env.start_method={start_method}")
@@ -785,7 +790,7 @@ print(result["stop_reason"], result["total_steps"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start_method", ["spawn", pytest.param("forkserver", marks=pytest.mark.learning)])
 def test_script_without_a_guard(start_method, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(start_method, SMALL))

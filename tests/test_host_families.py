@@ -19,14 +19,19 @@ FAMILIES = {
     "EnvPool": "envpool/Acrobot-v1",
     "EnvPool MuJoCo": "envpool/Hopper-v4",
     "EnvPool dm_control": "envpool/CartpoleBalance-v1",
+    "EnvPool Atari": "envpool/Breakout-v5",
 }
+LONG = ("toy text, a tuple", "classic control", "EnvPool MuJoCo", "EnvPool dm_control", "EnvPool Atari")
+"""In `make test-learning` only: others are much like them."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
-    [*FAMILIES.values(), pytest.param("envpool/Breakout-v5", marks=pytest.mark.learning)],
-    ids=[*FAMILIES, "EnvPool Atari"],
+    [
+        pytest.param(env, id=name, marks=[pytest.mark.learning] if name in LONG else [])
+        for name, env in FAMILIES.items()
+    ],
 )
 def test_family_trains(env, tmp_path):
     trainer = PPOTrainer(

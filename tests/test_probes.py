@@ -85,7 +85,9 @@ def test_continuous_actions_reach_their_targets(settings, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", [probes.MultiDiscreteSwitches, probes.BinarySwitches])
+@pytest.mark.parametrize(
+    "probe", [probes.MultiDiscreteSwitches, pytest.param(probes.BinarySwitches, marks=pytest.mark.learning)]
+)
 def test_every_component_of_an_action_is_learnt(probe, tmp_path):
     agent = trained(probe(), tmp_path)
     assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [[1, 1, 1], [0, 0, 0]]
@@ -97,13 +99,19 @@ def test_every_component_of_an_action_is_learnt(probe, tmp_path):
     [
         {"optimizers": "separate", "critic_learning_rate": 1e-2},
         {"normalize_observations": True, "normalize_rewards": True},
-        {"learning_rate_schedule": "adaptive", "clip_value": 0.2, "normalize_advantages": "batch"},
-        {
-            "target_kl": 0.05,
-            "clip_epsilon_schedule": "cosine",
-            "entropy_coef_schedule": "linear",
-            "max_grad_norm": None,
-        },
+        pytest.param(
+            {"learning_rate_schedule": "adaptive", "clip_value": 0.2, "normalize_advantages": "batch"},
+            marks=pytest.mark.learning,
+        ),
+        pytest.param(
+            {
+                "target_kl": 0.05,
+                "clip_epsilon_schedule": "cosine",
+                "entropy_coef_schedule": "linear",
+                "max_grad_norm": None,
+            },
+            marks=pytest.mark.learning,
+        ),
         {"torso": "shared", "layer_norm": True},
     ],
     ids=["separate", "normalized", "adaptive", "target-kl", "torso"],

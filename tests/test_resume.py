@@ -56,7 +56,7 @@ def killed(make_env, updates, workers, kills, folder):
     return json.loads((folder / "killed" / "result.json").read_text())["resumed"]
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.learning)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.learning)])
 def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(kills, tmp_path):
     """Side by side, because most of the time is waiting."""
     kinds = {

@@ -213,7 +213,7 @@ def test_lanes_are_put_back_with_what_they_saw():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["CartPole-v1", "gymnax/CartPole-v1"])
+@pytest.mark.parametrize("env", ["CartPole-v1", pytest.param("gymnax/CartPole-v1", marks=pytest.mark.learning)])
 def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
     small = SETTINGS | {
         "total_timesteps": 64 * 8,

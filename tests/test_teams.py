@@ -380,7 +380,10 @@ def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"memory": "gru", "critic": "central", "identity": True, "normalize_observations": True},
+        pytest.param(
+            {"memory": "gru", "critic": "central", "identity": True, "normalize_observations": True},
+            marks=pytest.mark.learning,
+        ),
         pytest.param(
             {"memory": "lstm", "normalize_rewards": True, "policy": "independent", "reward": "team"},
             marks=pytest.mark.learning,

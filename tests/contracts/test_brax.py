@@ -83,7 +83,7 @@ def test_observations_that_are_dictionaries(tmp_path):
     check_contract(env)
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_it_trains(tmp_path):
     trainer = PPOTrainer(
         env=Fast(),

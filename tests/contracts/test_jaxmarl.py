@@ -135,7 +135,7 @@ def test_names_that_cannot_be(name, sentence):
         make(f"jaxmarl/{name}")
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 def test_smax_trains(tmp_path):
     trainer = PPOTrainer(
         jaxmarl.make("HeuristicEnemySMAX"),
