@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENV ?= CartPole-v1
 ARGS ?=
-# Tests share two cores: one thread of XLA per process is faster than processes that fight over them.
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help train test test-fast test-learning bench lint format clean
