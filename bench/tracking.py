@@ -1,8 +1,8 @@
 """What tracking costs: the same training with and without MLflow, by turns; `python bench/tracking.py [--long]`.
 
 Prints the seconds of a core that the process took which feeds MLflow, from its start until training had ended, over the
-time of training on all cores: by so much it can slow down a training that keeps every core busy. Beside it stand the
-times with tracking over those without, too noisy on a shared machine to show a hundredth, and how much longer the whole
+time of training on all cores: what it takes of the machine. Beside it stand the times of training with tracking over
+those without, which are what counts, and need a quiet machine or many repeats; and how much longer the whole
 call takes. MLflow is loaded after two minutes of training, or at its end: `--long` runs a little longer than that.
 """
 
