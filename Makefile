@@ -48,6 +48,7 @@ bench: $(VENV)/.installed-bench  ## Measure speed against Stable-Baselines3 and 
 	$(BIN)/python bench/convolution.py
 	$(BIN)/python bench/images.py
 	$(BIN)/python bench/optimization_level.py
+	$(BIN)/python bench/actor.py
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ def main() -> None:
     state = program.init(trainer.agent.params, trainer.agent.obs_stats)
     seconds, compiled = {}, {}
     for level in (1, 2, 3, 1):  # the first compilation of a process is slower than the others, so it is repeated
-        lowered = jax.jit(program._chunk).lower(state, np.int32(1))
+        lowered = jax.jit(program._chunk).lower(state, np.int32(1), program._numbers)
         start = time.perf_counter()
         compiled[level] = lowered.compile(compiler_options={"xla_backend_optimization_level": level})
         seconds[level] = time.perf_counter() - start
@@ -33,7 +33,7 @@ def main() -> None:
     for _ in range(REPEATS):
         for level, run in compiled.items():
             start = time.perf_counter()
-            jax.block_until_ready(run(state, np.int32(UPDATES)))
+            jax.block_until_ready(run(state, np.int32(UPDATES), program._numbers))
             times[level].append((time.perf_counter() - start) / UPDATES * 1000)
     for level, values in times.items():
         print(f"level {level}: compiled in {seconds[level]:.1f} s, {statistics.median(values):.2f} ms per update")

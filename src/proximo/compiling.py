@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import jax
@@ -13,6 +14,9 @@ import jax
 # LLVM's higher levels take longer to compile on CPU, and what they compile runs no faster: the time goes into
 # matrix products and memory, not into code that LLVM could improve (`python bench/optimization_level.py`).
 CPU_OPTIONS = {"xla_backend_optimization_level": 1}
+
+# In a small program, calling a library for matrix products takes longer than the products (`python bench/actor.py`).
+ONE_THREAD, NO_LIBRARY = {"xla_cpu_multi_thread_eigen": False}, {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 # Handing a small program to another thread takes as long as running it, and nobody here does anything meanwhile.
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
@@ -66,5 +70,15 @@ def jit(function: Callable[..., Any], small: bool = False, **options: Any) -> An
     gone to sleep since the last call, would take longer than all of it."""
     chosen: dict[str, Any] | None = None
     if jax.default_backend() == "cpu":
-        chosen = CPU_OPTIONS | ({"xla_cpu_multi_thread_eigen": False} if small else {})
+        chosen = CPU_OPTIONS | (_small_options() if small else {})
     return jax.jit(function, compiler_options=chosen, **options)
+
+
+@cache
+def _small_options() -> dict[str, Any]:
+    """For small programs. Of the library, XLA says that it is an experiment, so the option may be gone one day."""
+    try:
+        jax.jit(lambda: 0, compiler_options=NO_LIBRARY).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return ONE_THREAD
+    return ONE_THREAD | NO_LIBRARY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Row:
             ) from None
 
     def check(self) -> None:
-        if self._dtype.kind != "f":
+        if self._dtype.kind != "f" or isfinite(np.vdot(self.array, self.array)):
             return
         wrong = np.argwhere(~np.isfinite(self.array))
         if len(wrong):

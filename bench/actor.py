@@ -1,0 +1,59 @@
+"""What the options for small programs give the actor: `python bench/actor.py [ENV] [--workers N]`.
+
+Compiles the actor with XLA's usual options, in one thread, and without the library for matrix products as well, and
+collects rollouts with each by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+
+import jax
+
+from proximo import PPOTrainer
+from proximo.collect.host import acting_types, actor
+from proximo.compiling import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
+
+WAYS = {
+    "usual": CPU_OPTIONS,
+    "one thread": CPU_OPTIONS | ONE_THREAD,
+    "one thread, no library": CPU_OPTIONS | ONE_THREAD | NO_LIBRARY,
+}
+REPEATS = 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("env", nargs="?", default="CartPole-v1")
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = PPOTrainer(
+            options.env, preset=False, out=f"{folder}/run", num_envs=8, rollout_length=128, workers=options.workers
+        )
+        with trainer:
+            program = trainer.program
+            state = program.init(trainer.agent.params, trainer.agent.obs_stats)
+            program.compile(state)
+            collector = program._collector
+            types, batches = acting_types(program.policy, trainer.config), collector.env.batches
+            actors = {
+                name: [jax.jit(actor(program.policy, batch, types), compiler_options=given) for batch in batches]
+                for name, given in WAYS.items()
+            }
+            seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+            for number in range(REPEATS + 1):
+                for name, act in actors.items():
+                    collector._act = act
+                    collector.collect(state.train, state.collect, bool)
+                    if number:  # the first compiles
+                        seconds[name].append((collector.policy_seconds, collector.env_seconds))
+    for name, values in seconds.items():
+        policy, env = (statistics.median(part) * 1e3 for part in zip(*values, strict=True))
+        print(f"{name:24} a rollout of 1,024 steps: {policy:5.1f} ms policy, {env:5.1f} ms environments")
+
+
+if __name__ == "__main__":
+    main()
