@@ -148,6 +148,25 @@ def test_a_short_run_is_sent_at_its_end_a_long_one_after_a_while(monkeypatch):
         assert sender.did == did
 
 
+def test_mlflow_is_loaded_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
+    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setattr(tracker.Tracker, "begin_after", 600.0)
+    notes: list[str] = []
+    one = tracker.make_tracker(read_config(copy), copy, notes.append)
+    with contextlib.closing(one):
+        one.start()
+        time.sleep(1.0)
+        assert one._sent == 0
+        one.hurry()
+        until = time.monotonic() + 60
+        while not one._sent and time.monotonic() < until:
+            time.sleep(0.1)
+        assert one._sent == 40  # the last that is due before the end
+        assert stored(copy).info.status == "RUNNING"
+    assert stored(copy).info.status == "FINISHED"
+    assert notes == []
+
+
 # What MLflow has
 
 

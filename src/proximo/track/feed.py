@@ -3,7 +3,8 @@
     python -m proximo.track.feed RUN SECONDS
 
 It begins after so many seconds, or when training ends: loading MLflow takes time that a short run would feel.
-Lines on the standard input say when training ends; lines of JSON on the standard output say how it goes.
+Lines on the standard input say when training ends, and when the run does; lines of JSON on the standard output say how
+it goes.
 """
 
 from __future__ import annotations
@@ -185,9 +186,11 @@ def say(**facts: Any) -> None:
 
 
 def told(seconds: float) -> bytes | None:
-    """What the trainer says within `seconds`: b"end", b"" if it is gone, None if nothing."""
+    """What the trainer says within `seconds`: b"end", b"" if it is gone, None if nothing, or b"now", which is heard at
+    once and asks for no more than what is done now and then anyway."""
     ready, _, _ = select.select([0], [], [], seconds)
-    return os.read(0, 100).strip() if ready else None
+    word = os.read(0, 100).strip().rpartition(b"\n")[2] if ready else None
+    return None if word == b"now" else word
 
 
 class Sender(Protocol):

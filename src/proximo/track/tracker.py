@@ -29,6 +29,8 @@ class NoTracker:
 
     def start(self) -> None: ...
 
+    def hurry(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -64,21 +66,24 @@ class Tracker(NoTracker):
         self._listener = threading.Thread(target=self._listen, args=[self._process.stdout], daemon=True)
         self._listener.start()
 
+    def hurry(self) -> None:
+        """Training has ended, and the evaluation and the pictures come now: time to load MLflow."""
+        self._tell(b"now\n")
+
     def close(self) -> None:
         """Wait, not long, until MLflow has everything; otherwise say what is missing."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with contextlib.suppress(OSError):  # it has ended already
-                process.stdin.write(b"end\n")
-                process.stdin.flush()
+            self._tell(b"end\n")
             self._heard = time.monotonic()
             while self._listener.is_alive() and time.monotonic() - self._heard < self._patience:
                 self._listener.join(0.1)
         finally:
+            self._process = None
             process.kill()
             process.wait()
             self._listener.join()
@@ -90,6 +95,12 @@ class Tracker(NoTracker):
             self._note(f"MLflow lacks {self._lack(self._sent)}{why}; {self._remedy}")
         elif self._troubled:
             self._note("MLflow has everything now.")
+
+    def _tell(self, word: bytes) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._process.stdin.write(word)
+                self._process.stdin.flush()
 
     def _lack(self, sent: int) -> str:
         """What MLflow does not have, in words."""

@@ -178,6 +178,7 @@ class PPOTrainer:
             finally:
                 self.interrupted_by = interrupt.signal
                 self._adopt(state)
+                tracker.hurry()
                 result = self._finish(keeper, state, history, interrupt)
                 self.interrupted_by = interrupt.signal
         self.console.finish(result, self.path)
