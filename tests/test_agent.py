@@ -51,6 +51,7 @@ def test_spaces_survive_json(space):
     assert again.dtype == space.dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_actions_belong_to_the_space(space):
     one = agent(space)

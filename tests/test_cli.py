@@ -32,6 +32,7 @@ def run(tmp_path_factory):
     return done, path
 
 
+@pytest.mark.slow
 def test_train(run):
     done, path = run
     assert done.returncode == 0, done.stderr
@@ -79,6 +80,7 @@ def test_verbose_block(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -142,6 +144,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     assert "Cannot write the run to" in done.stderr
 
 
+@pytest.mark.slow
 def test_envs():
     done = proximo("envs", "pole")
     assert done.returncode == 0

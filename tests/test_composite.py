@@ -66,6 +66,7 @@ def test_parameters_end_with_all_deviations():
     assert (COMPOSITE.num_params, COMPOSITE.num_log_std) == (len(HEADS) + 3, 3)
 
 
+@pytest.mark.slow
 def test_log_prob_is_the_sum_over_parts():
     np.testing.assert_allclose(COMPOSITE.log_prob(PARAMS, ACTION), [sum(LOG_PROBS)], rtol=1e-5)
 
@@ -153,6 +154,7 @@ def test_squashing_applies_to_every_box():
     assert {kind: type(build(space, continuous=kind).parts[0]) for kind in kinds} == kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [{"continuous": "beta"}, {"std": "state"}], ids=str)
 def test_parts_without_free_deviations(network):
     """Then all parameters are the heads', part by part."""

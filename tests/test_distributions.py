@@ -638,6 +638,7 @@ def test_beta_acts_by_its_mean_where_nothing_is_drawn():
     np.testing.assert_allclose(mode(BETA, row(BETA_OUTPUTS.reshape(-1)))[0], stats.beta(*SHAPES).mean(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [(-2e5, -2e5), (200.0, -200.0), (-200.0, 200.0), (2000.0, 2000.0)])
 def test_beta_is_finite_far_out(outputs):
     distribution = build(unit_box(1), continuous="beta")

@@ -43,6 +43,7 @@ def test_every_lane_plays_its_quota():
     assert played.lengths.mean() == pytest.approx(4, abs=0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, 3, MAX_LANES + 1])
 def test_any_number_of_episodes(episodes):
     assert evaluate(Lengths(), episodes).summary()["episodes"] == episodes
@@ -105,6 +106,7 @@ class HostDivided(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, not self.long and self.clock == 2, self.long and self.clock == 6, info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "success_return", "successful"),
     [(False, None, 2), (False, 6.0, 6), (False, 7.0, None), (True, None, 6), (True, 1.0, 6)],

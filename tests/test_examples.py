@@ -61,6 +61,7 @@ def test_a_frozen_encoder_stays_as_it_came(tmp_path):
         assert agent.params[name]["hidden"]["bias"].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finetune", [False, True])
 def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
     example = load("pretrained_encoder")

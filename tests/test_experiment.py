@@ -76,6 +76,7 @@ def assert_as_alone(out, run):
     assert rows(out / run.folder) == rows(alone)
 
 
+@pytest.mark.slow
 def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path):
     heard = Heard()
     summary = run_multiple_experiments(

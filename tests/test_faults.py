@@ -381,6 +381,7 @@ def test_choice_outside_its_space_ends_the_run(shown, value, tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
 
 
+@pytest.mark.slow
 def test_number_outside_its_space_is_told_once(tmp_path):
     console, value = Notes(), np.float32([0, 11, 0])
     env = partial(Faulty, Replaced(0, value), lane=2, shown="bounded")
@@ -439,6 +440,7 @@ def test_closing_one_pool_beside_another(start_method, pids):
         assert play(younger, 2)["valid"].all()
 
 
+@pytest.mark.slow
 @START_METHODS
 @FORKED
 def test_forgotten_pool(start_method, pids):

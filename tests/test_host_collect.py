@@ -109,6 +109,7 @@ def test_a_run_is_the_same_with_workers_and_when_repeated(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
     import jax._src.compiler as compiler
 
@@ -127,6 +128,7 @@ def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
     trainer.close()
 
 
+@pytest.mark.slow
 def test_an_interrupt_waits_for_the_rollout_only_so_long(tmp_path, monkeypatch):
     """Half a rollout cannot be resumed from, so that one that is soon over is taken to its end."""
     trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=1000, minibatch_size=4000)

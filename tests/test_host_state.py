@@ -186,6 +186,7 @@ RESTORABLE = ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0", "Acrobot
 RESTORABLE += ["Blackjack-v1", "CliffWalking-v1", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", RESTORABLE)
 def test_gymnasiums_own_go_on_to_the_bit(env_id):
     try:
@@ -440,6 +441,7 @@ def test_what_cannot_be_restored_says_so():
         record(pool, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
 def test_hang_in_get_state(workers, on_error, tmp_path):

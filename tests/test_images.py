@@ -68,6 +68,7 @@ def prepared(shape, **keywords):
     return config, agent, initial_train_state(agent.params, agent.obs_stats, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", IMAGES)
 def test_images_stay_bytes_until_the_device(layout):
     shape = IMAGES[layout]

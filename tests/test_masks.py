@@ -65,6 +65,7 @@ def chosen_flags(space, action):
     return np.stack(columns, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_no_sampled_action_is_illegal(name):
     space = SPACES[name]
@@ -85,6 +86,7 @@ def test_no_sampled_action_is_illegal(name):
         assert np.take_along_axis(masks, flags, axis=1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_the_loss_is_finite_with_a_single_legal_action(name):
     space, num = SPACES[name], 64

@@ -93,6 +93,7 @@ def by_steps(policy, params, carry, obs, fresh):
     return carry, jnp.stack(outputs), jnp.stack(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("torso", ["separate", "shared"])
 def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
@@ -159,6 +160,7 @@ def collected(trainer):
     return state, rollout, training_samples(state.train, rollout, rollout.reward, program.policy, trainer.config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
 def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     """The actions follow from the same noise and what is computed afterwards, through ends of episodes."""
@@ -174,6 +176,7 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     np.testing.assert_allclose(samples.log_prob.reshape(8, 4), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [None, 2, 8])
 def test_the_first_pass_finds_the_policy_unchanged(length):
     """Whatever the length of sequences: each starts from what was remembered then, so the ratio is 1."""
@@ -201,6 +204,7 @@ class Cut(probes.Probe):
         return (clock + 1, cue), moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torso", ["separate", "shared"])
 def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
     trainer = PPOTrainer(Cut(), memory="gru", torso=torso, **SMALL)
@@ -248,6 +252,7 @@ def test_sequences_without_memory_are_refused():
 # Acting
 
 
+@pytest.mark.slow
 def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
     config = settings.build({"network.memory": "gru", "network.memory_size": 8})
     agent = PPOAgent(BOX, FOUR, config)
@@ -272,6 +277,7 @@ def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
     assert single == pytest.approx(float(expected[0][0]), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("torso", ["separate", "shared"])
 def test_saved_agents_remember_alike(tmp_path, memory, torso):

@@ -170,6 +170,7 @@ def test_mlflow_is_loaded_when_training_ends_and_the_run_does_not_yet(copy, monk
 # What MLflow has
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_rows_that_are_due(tracked):
     assert {1, 25, 45} <= {row["update"] for row in due(rows_of(tracked))} <= {1, 10, 20, 25, 30, 40, 45}
     assert_complete(tracked)
@@ -180,6 +181,7 @@ def test_metrics_are_those_of_the_rows_that_are_due(tracked):
     assert abs(run.info.start_time / 1000 - (tracked / "config.yaml").stat().st_mtime) < 1
 
 
+@pytest.mark.slow
 def test_parameters_are_all_settings(tracked):
     params = stored(tracked).data.params
     assert params == flat(settings.to_mapping(read_config(tracked)))
@@ -187,6 +189,7 @@ def test_parameters_are_all_settings(tracked):
     assert params["network.hidden_sizes"] == "[16]"
 
 
+@pytest.mark.slow
 def test_tags_status_and_result(tracked):
     run, result = stored(tracked), json.loads((tracked / "result.json").read_text())
     assert run.info.status == "FINISHED"
@@ -199,6 +202,7 @@ def test_tags_status_and_result(tracked):
     assert client(uri_of(tracked)).get_experiment(run.info.experiment_id).name == ENV
 
 
+@pytest.mark.slow
 def test_the_store_stands_beside_the_run(tracked):
     runs = tracked.parent
     assert {file.name for file in runs.iterdir()} == {"first", "mlflow.db", "mlflow-artifacts"}
@@ -211,6 +215,7 @@ def test_the_store_stands_beside_the_run(tracked):
         assert (held / file).read_bytes() == (tracked / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_pyfunc_acts_as_the_agent(tracked):
     import mlflow
 
@@ -223,6 +228,7 @@ def test_pyfunc_acts_as_the_agent(tracked):
     assert len(known) == 1
 
 
+@pytest.mark.slow
 def test_sync_has_nothing_to_add(tracked):
     before = histories(tracked)
     sync(tracked, read_config(tracked))
@@ -308,6 +314,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
     assert_complete(copy)
 
 
+@pytest.mark.slow
 def test_what_a_killed_training_leaves_is_sent(copy):
     """The process that feeds MLflow sees the trainer go."""
     (copy / "result.json").unlink()
@@ -354,6 +361,7 @@ def test_only_one_process_feeds(copy):
 # Off
 
 
+@pytest.mark.slow
 def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.setenv(tracker.SWITCH, "1")
     assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []

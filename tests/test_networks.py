@@ -121,6 +121,7 @@ def test_impala_halves_the_image_three_times(side, left):
     assert hidden == (3 + left * left * 32, 8)
 
 
+@pytest.mark.slow
 def test_impala_blocks_are_residual():
     """With all kernels zero but the sections' own, which take the middle of their patch, only pools are left."""
     network = build_critic(NetworkConfig(hidden_sizes=(), activation="relu", cnn="impala"))
@@ -239,6 +240,7 @@ def test_memory_of_the_built_in_networks_is_empty(network, init):
     assert network.apply(params, ("memory",), features())[0] == ("memory",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 40])
 @pytest.mark.parametrize("batch", [(5,), (3, 4)])
 def test_product_has_the_gradient_of_a_matrix_product(width, batch):

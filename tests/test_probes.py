@@ -44,22 +44,26 @@ def test_delayed_reward_is_discounted(tmp_path):
     assert agent.value(np.array([[0.0], [1.0]])) == pytest.approx(np.array([0.9, 1]), abs=0.05)
 
 
+@pytest.mark.slow
 def test_policy_reads_its_input(tmp_path):
     agent = trained(probes.MatchTheCue(), tmp_path)
     assert agent.act(np.array([[1.0], [-1.0]])).tolist() == [1, 0]
 
 
+@pytest.mark.slow
 def test_truncation_is_not_an_end(tmp_path):
     """r / (1 - gamma) = 1 / 0.1."""
     agent = trained(probes.TruncatedForever(), tmp_path, total_timesteps=150_000)
     assert agent.value(np.zeros(1)) == pytest.approx(10, abs=0.5)
 
 
+@pytest.mark.slow
 def test_a_cut_episode_is_worth_what_its_true_last_observation_is(tmp_path):
     agent = trained(probes.FinalObservation(), tmp_path)
     assert agent.value(np.array([[-1.0], [1.0]])) == pytest.approx(np.array([1, 0]), abs=0.1)
 
 
+@pytest.mark.slow
 def test_forbidden_actions_are_never_taken(tmp_path):
     probe = probes.Masked()
     trainer = PPOTrainer(env=probe, out=tmp_path / "run", **FAST)

@@ -47,6 +47,7 @@ def cartpole():
     return program(normalize_observations=True, normalize_rewards=True)
 
 
+@pytest.mark.slow
 def test_chunks_of_any_size_give_the_same_bits(cartpole):
     whole = run_in([12], cartpole)
     for chunks in ([1] * 12, [5, 7], [11, 1], [4, 4, 4]):

@@ -41,6 +41,7 @@ def proximo(monkeypatch, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_policies_of_a_run(run):
     final, last = load_policy(run, "final"), load_policy(run, "last")
     step = load_policy(run, str(steps(run)[-1]))

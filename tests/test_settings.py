@@ -175,6 +175,7 @@ def valid_values(draw):
     return values
 
 
+@pytest.mark.slow
 @given(values=valid_values())
 def test_yaml_reads_back_to_an_equal_config(values, tmp_path_factory):
     assert values.keys() == SETTINGS.keys(), "a new setting: give it values in valid_values"

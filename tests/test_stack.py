@@ -113,6 +113,7 @@ class ResettingWalk(host_probes.CompiledWalk):
         return state, moved.replace(obs=shown[0], action_mask=shown[1], final_obs=moved.obs)
 
 
+@pytest.mark.slow
 def test_compiled_and_host_environments_are_stacked_alike():
     chosen = config(groups=2)
     source = stacked(make(host_probes.Walk), NUM)

@@ -269,6 +269,7 @@ def test_the_pool_keeps_policies_of_the_whole_run():
     assert min(kept(state)) < 200 < max(kept(state))
 
 
+@pytest.mark.slow
 def test_opponents_act_by_their_own_policy_and_teach_nothing():
     """The policy that learns always shows rock, the one before always paper: environment 0 has rock against paper."""
     policy = rps_policy()
@@ -317,6 +318,7 @@ def two_kinds(tmp_path_factory):
     return (*train(TwoKinds(), path, total_timesteps=8 * 32, eval_frequency=4), path)
 
 
+@pytest.mark.slow
 def test_metrics_by_agent_and_group(two_kinds):
     _, result, path = two_kinds
     names = [f"agent/{agent}" for agent in TwoKinds.roster.agents] + ["group/sorter", "group/aimer"]
@@ -368,6 +370,7 @@ def test_an_agent_of_another_team_is_refused(two_kinds, tmp_path):
         PPOTrainer(RockPaperScissors(), agent=two_kinds[0].agent, out=tmp_path / "run", **QUICK)
 
 
+@pytest.mark.slow
 def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
     first, _ = train(RockPaperScissors(), tmp_path / "first", identity=True, selfplay=0.5, total_timesteps=32)
     again = PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "again", preset=False, **QUICK)
@@ -494,6 +497,7 @@ def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
     assert 0.35 < np.mean(played[len(played) // 2 :]) < 0.65
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_the_first_chunk():
     config = build({"env.num_envs": 4, "ppo.rollout_length": 8, "ppo.minibatch_size": 16, "network.hidden_sizes": (8,)})
     trainer = PPOTrainer(TwoKinds(), config=config)

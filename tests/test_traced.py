@@ -84,6 +84,7 @@ def plain():
     return outcome(config_of())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGED)
 def test_each_number_reaches_the_program(name, plain):
     besides = BESIDES.get(name, {})
@@ -107,6 +108,7 @@ def test_numbers_as_arguments_are_the_numbers_of_the_settings():
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
     made = []
     original = compiling.jit

@@ -52,6 +52,7 @@ def finished(tmp_path_factory):
     return one, one.train(), path
 
 
+@pytest.mark.slow
 def test_run_directory(finished):
     one, result, path = finished
     assert sorted(file.name for file in path.iterdir()) == [

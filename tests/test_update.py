@@ -255,6 +255,7 @@ def test_gradients_are_clipped_together_or_apart():
     assert apart_norm == pytest.approx(norm, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_separate_optimizers_have_their_own_rate_and_norm(state, samples):
     # With an epsilon far above the gradients, Adam's first direction is the gradient / epsilon. Clipped to a norm
     # of 0.001 each, the actor moves by rate * 0.001 / 1000 = 1 and the critic by ten times that.
@@ -311,6 +312,7 @@ def updated(state):
     return update(calm(state), ROLLOUT, jnp.zeros(L), POLICY, CALM)
 
 
+@pytest.mark.slow
 def test_observation_statistics_are_merged_after_the_update(state, updated):
     after, _, _, metrics = updated
     everything = np.concatenate([EARLIER, np.asarray(ROLLOUT.obs).reshape(N, 2)])

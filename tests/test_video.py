@@ -112,6 +112,7 @@ def filmed(env, seed=0, deterministic=True, **keywords):
     return list(frames), fps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Drawn(), HostDrawn], ids=["jax", "host"])
 def test_an_episode_from_its_start_to_its_end(env):
     frames, fps = filmed(env)

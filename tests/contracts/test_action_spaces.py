@@ -152,6 +152,7 @@ SEEDS, SCALES = st.integers(0, 2**31 - 1), st.sampled_from([1, 1e3, 1e6])
 PLAIN = dict(deadline=None, derandomize=True, database=None)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, **PLAIN)
 @given(SPACES, SEEDS)
 def test_actions_are_members_of_some_spaces(space, seed):

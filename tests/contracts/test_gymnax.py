@@ -23,6 +23,7 @@ TRAINED = [name if name == "CartPole-v1" else pytest.param(name, marks=pytest.ma
 PROBES = [probes.OneStep, probes.Delayed, probes.TruncatedForever, probes.Masked, probes.Counter]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_contract(name):
     check_contract(make(f"gymnax/{name}"))
@@ -33,6 +34,7 @@ def test_contract_of_our_own(probe):
     check_contract(probe())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_lanes_give_what_gymnax_itself_gives(name):
     """Bit for bit, with the same keys: observations, rewards, ends, and final observations; across resets."""

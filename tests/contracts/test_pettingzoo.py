@@ -258,6 +258,7 @@ def test_the_central_critic_sees_the_environments_state():
 # Both collectors.
 
 
+@pytest.mark.slow
 def test_compiled_and_host_collection_give_the_same_rollout():
     """The same agents in JAX and in Python, the same policy, the same noise: the same record of those who are there."""
     assert (Lifetimes.JOINS, Lifetimes.ENDS) == (team_probes.Lifetimes.JOINS, team_probes.Lifetimes.ENDS)
@@ -579,6 +580,7 @@ def trainer(path, env=SPREAD, **keywords):
     return PPOTrainer(env, out=path, **(small | rest | keywords))
 
 
+@pytest.mark.slow
 def test_a_run_is_kept_and_goes_on_with_the_same_bits(tmp_path):
     whole = trainer(tmp_path / "whole").train()
     stopped = trainer(tmp_path / "run").train(

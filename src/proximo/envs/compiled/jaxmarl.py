@@ -138,16 +138,16 @@ class JaxMarlEnv:
 
     def _mask_method(self, state: Tree) -> Any:
         """What says which actions are allowed, in flags that fit; None if nothing does."""
+        sizes = {agent: getattr(self.env.action_space(agent), "n", None) for agent in self.agents}
         for name in ("get_avail_actions", "get_legal_moves"):
+            method = getattr(self.env, name, None)
             try:
-                method = getattr(self.env, name)
                 with lenient():
-                    allowed = jax.eval_shape(method, state)
-                sizes = {agent: getattr(self.env.action_space(agent), "n", None) for agent in self.agents}
-                if all(allowed[agent].shape == (size,) for agent, size in sizes.items()):
-                    return method
-            except (NotImplementedError, AttributeError, KeyError, TypeError):
+                    allowed = {} if method is None else jax.eval_shape(method, state)
+            except NotImplementedError:  # JaxMARL's base class has the method too
                 continue
+            if all(agent in allowed and allowed[agent].shape == (size,) for agent, size in sizes.items()):
+                return method
         return None
 
 
