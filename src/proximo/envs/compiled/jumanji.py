@@ -5,6 +5,10 @@ A mask of its own for each component of an action is used as it is. A mask over 
 item into which space, in BinPack) makes the action one choice among these combinations: components that are drawn one
 by one could not keep to it.
 
+An `agent_position` in a grid of flags (the walls of Maze) and the other positions there become one image, the `view`:
+the grid with the agent in the middle. What is two steps to its right is then at the same place in every observation,
+and does not have to be learnt for each cell anew.
+
 Jumanji says with its discount whether something could follow: an end with discount 0 is a termination, any other a
 truncation. Its environments report their own time limits with discount 0, as terminations; all but PacMan and MultiCVRP
 show the clock in the observation (`step_count`), so that the value of time running out can be learned. Only
@@ -32,6 +36,8 @@ from proximo.spaces import Path, build
 
 MASK = "action_mask"
 CLOCK = "step_count"
+AGENT = "agent_position"
+VIEW = "view"
 PER_AGENT = {"Connector-v3", "LevelBasedForaging-v0", "SearchAndRescue-v0"}
 """These reward each agent by itself, and are refused."""
 
@@ -83,9 +89,11 @@ class JumanjiEnv:
             mask = vars(observation).get(MASK)
             self._mask_shape = None if mask is None else tuple(mask.shape)
             self._choices, action_space = _actions(action, self._mask_shape, env_id)
+            self._entries = _space(observation, limit)
+            self._places = _places(self._entries)
             self.spec = EnvSpec(
                 id=env_id,
-                observation_space=_space(observation, limit),
+                observation_space=_shown(self._entries, self._places),
                 action_space=action_space,
                 max_steps=None if limit is None else int(limit),
             )
@@ -109,8 +117,9 @@ class JumanjiEnv:
 
     def _report(self, step: Any) -> Transition:
         ended = step.last()
+        obs = build(self._entries, lambda path, leaf: jnp.asarray(_at(step, path), leaf.dtype))
         return Transition(
-            obs=build(self.spec.observation_space, lambda path, leaf: jnp.asarray(_at(step, path), leaf.dtype)),
+            obs=obs if self._places is None else _seen(obs, self._places),
             reward=step.reward,
             terminated=ended & (step.discount == 0),
             truncated=ended & (step.discount != 0),
@@ -138,6 +147,46 @@ def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space:
     if isinstance(spec, specs.MultiDiscreteArray):
         return spaces.MultiDiscrete(np.asarray(spec.num_values), dtype=np.int32)
     return _box(spec)
+
+
+def _places(space: spaces.Space) -> tuple[str, list[str]] | None:
+    """The names of a grid of flags around an agent, and of the other positions in it; None where there is none."""
+    if not isinstance(space, spaces.Dict):
+        return None
+    for name, grid in space.items():
+        if isinstance(grid, spaces.Box) and len(grid.shape) == 2 and grid == spaces.Box(0, 1, grid.shape, np.int8):
+            row, col = (spaces.Box(0, side - 1, (), np.int32) for side in grid.shape)
+            positions = [key for key, entry in space.items() if entry == spaces.Dict({"row": row, "col": col})]
+            if AGENT in positions:
+                return name, [key for key in positions if key != AGENT]
+    return None
+
+
+def _shown(space: spaces.Space, places: tuple[str, list[str]] | None) -> spaces.Space:
+    """`space` with the view instead of the grid and the positions in it."""
+    if places is None or not isinstance(space, spaces.Dict):
+        return space
+    grid, others = places
+    height, width = space[grid].shape or ()
+    view = spaces.Box(0, 1, (2 * height - 1, 2 * width - 1, 2 + len(others)), np.int8)
+    return spaces.Dict({VIEW: view, **_besides(dict(space.items()), places)})
+
+
+def _seen(obs: dict[str, Any], places: tuple[str, list[str]]) -> dict[str, Any]:
+    """`obs` with the view: planes of the grid, of the cells that are inside it, and of each other position."""
+    grid, others = obs[places[0]], [obs[name] for name in places[1]]
+    height, width = grid.shape
+    points = [jnp.zeros_like(grid).at[place["row"], place["col"]].set(1) for place in others]
+    planes = jnp.stack([grid, jnp.ones_like(grid), *points], axis=-1)
+    margins = ((height - 1, height - 1), (width - 1, width - 1), (0, 0))
+    corner = (obs[AGENT]["row"], obs[AGENT]["col"], 0)
+    view = jax.lax.dynamic_slice(jnp.pad(planes, margins), corner, (2 * height - 1, 2 * width - 1, planes.shape[-1]))
+    return {VIEW: view, **_besides(obs, places)}
+
+
+def _besides(entries: dict[str, Any], places: tuple[str, list[str]]) -> dict[str, Any]:
+    """What is not part of the view."""
+    return {name: entry for name, entry in entries.items() if name not in (places[0], AGENT, *places[1])}
 
 
 def _whole(spec: Any) -> bool:
