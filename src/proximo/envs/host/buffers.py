@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,14 @@ from proximo.spaces import build, leaves
 ALIGNMENT = 64
 UNSAID = -1
 """In `success`: the environment does not say."""
+_atomic = threading.Lock()
+
+
+def fence() -> None:
+    """Let other processes see everything that was written before they see anything that is written after, and see
+    nothing old after this: taking a lock is an atomic operation, which does that on every processor."""
+    with _atomic:
+        pass
 
 
 def stored_dtype(space: spaces.Space) -> np.dtype:
@@ -62,10 +71,19 @@ class Layout:
             ("success", lanes, np.int8),
             ("beat", workers, np.float64),  # when each worker last began something
             ("busy", workers, np.int32),  # the lane that each worker is at
-            ("asked", workers, np.int64),  # commands that each worker was given
-            ("done", workers, np.int64),  # and those it has done
+            ("asked", workers, np.int64),  # how many commands each worker was given
+            ("done", workers, np.int64),  # and how many of them it has done
+            ("commands", (*workers, self.most_commands), np.int32),  # the nth at n modulo `most_commands`
+            ("well", (*workers, self.most_commands), np.uint8),  # and whether it went well
+            ("asleep", workers, np.uint8),  # which workers must be woken
+            ("waiting", (1,), np.uint8),  # whether the trainer must be
             ("seed", (1,), np.int64),
         ]
+
+    @property
+    def most_commands(self) -> int:
+        """That a worker can have been given and not done yet: one for each group, a reset, and one about states."""
+        return self.num_lanes + 2
 
     @property
     def size(self) -> int:
@@ -108,6 +126,10 @@ class Buffers:
         self.busy = arrays["busy"]
         self.asked = arrays["asked"]
         self.done = arrays["done"]
+        self.commands = arrays["commands"]
+        self.well = arrays["well"]
+        self.asleep = arrays["asleep"]
+        self.waiting = arrays["waiting"]
         self.seed = arrays["seed"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import Buffers
+from proximo.envs.host.buffers import Buffers, fence
 from proximo.envs.host.crew import Crew, make_lane
 from proximo.envs.host.lane import Fault, Lane
 from proximo.envs.host.requests import read_request
@@ -24,18 +24,18 @@ SPIN_SECONDS = 500e-6
 def serve(
     number: int,
     commands: Connection,
-    signals: list[Connection],
+    wake: Connection,
+    signals: Connection,
     lifeline: Connection,
     not_ours: list[Connection],
     memory: Any,
     job: bytes,
 ) -> None:
-    """Obey `commands` until the other end is closed.
+    """Obey until the other end of `wake` is closed.
 
-    A command is one byte: the group to step, or, beyond the last group, a reset, and beyond that, a request for states
-    that follows. When it is done, two bytes go to the command's pipe in `signals`: this worker's number, and whether
-    all went well; what did not, and states, were sent back through `commands` before. Arrays only travel through
-    `memory`.
+    A command is a number in `memory`: the group to step, or, beyond the last group, a reset, and beyond that, a request
+    for states that follows in `commands`. When it is done, that too is said in `memory`; what went wrong, and states,
+    were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing: they wake who sleeps.
     """
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)  # the trainer decides when it is over
@@ -45,20 +45,33 @@ def serve(
     layout, spin, *rest = cloudpickle.loads(job)
     buffers = Buffers(layout, memory)
     worker = Worker(number, buffers, rest, commands)
-    asked, done = buffers.asked.data, buffers.done.data
+    inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done.data
     with contextlib.suppress(OSError):  # the trainer is gone
-        while True:
-            if spin:
-                until = time.monotonic() + SPIN_SECONDS
-                while asked[number] == done[number] and time.monotonic() < until:
-                    pass
-            command = os.read(commands.fileno(), 1)
-            if not command:
-                break
-            well = worker.obey(command[0])
-            os.write(signals[command[0]].fileno(), bytes([number, well]))
+        while _awaited(number, buffers, wake.fileno(), spin):
+            place = done[number] % layout.most_commands
+            well[place] = worker.obey(inbox[place])
+            fence()
             done[number] += 1
+            fence()
+            if buffers.waiting[0]:
+                os.write(signals.fileno(), b".")
     worker.close()
+
+
+def _awaited(number: int, buffers: Buffers, wake: int, spin: bool) -> bool:
+    """Wait for the next command; False if there will be none."""
+    asked, done = buffers.asked.data, buffers.done.data
+    until = time.monotonic() + SPIN_SECONDS if spin else 0.0
+    while asked[number] == done[number]:
+        if time.monotonic() < until:
+            continue
+        buffers.asleep[number] = True
+        fence()
+        if asked[number] == done[number] and not os.read(wake, 64):
+            return False
+        buffers.asleep[number] = False
+    fence()
+    return True
 
 
 def _exit_with(lifeline: Connection) -> None:

@@ -17,14 +17,13 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import ALIGNMENT, Buffers, Layout
+from proximo.envs.host.buffers import ALIGNMENT, Buffers, Layout, fence
 from proximo.envs.host.lane import STATE_ASKED, Fault, LaneOptions
 from proximo.envs.host.requests import send_request
 from proximo.envs.host.worker import SPIN_SECONDS, serve
 from proximo.errors import UserError
 
 CLOSING_SECONDS = 3.0
-COMMANDS = [bytes([number]) for number in range(256)]
 
 
 class Workers:
@@ -51,25 +50,30 @@ class Workers:
         self.buffers = Buffers(layout, self._memory)
         workers = range(layout.num_workers)
         self._spin = len(workers) < num_cores()
-        self._asked, self._done = self.buffers.asked.data, self.buffers.done.data
+        self._asked, self._done, self._asleep = (
+            part.data for part in (self.buffers.asked, self.buffers.done, self.buffers.asleep)
+        )
+        self._given, self._well, self._waiting = (
+            self.buffers.commands.data,
+            self.buffers.well.data,
+            self.buffers.waiting.data,
+        )
         self._shares = [[[lane for lane in group if lane % len(workers) == w] for group in groups] for w in workers]
         self._group = {lane: g for g, group in enumerate(groups) for lane in group}
         self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))]
         self._reset, self._states = len(groups), len(groups) + 1
         self._called += [list(workers), list(workers)]
         self._lifeline, self._lifeline_end = _pipe(self._context)
-        self._signals = [_pipe(self._context) for _ in self._called]
-        self._readers = [reader.fileno() for reader, _ in self._signals]
-        self._all_well = [bytes(byte for worker in called for byte in (worker, True)) for called in self._called]
-        self._commands: dict[int, Connection] = {}
-        self._fds: dict[int, int] = {}  # of the commands
+        self._signals, self._signals_end = _pipe(self._context)
+        self._commands: dict[int, Connection] = {}  # for what does not fit into the block, both ways
+        self._wakes: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
         self._failures = [0] * len(workers)  # of its lanes and of itself: what starts anew draws new numbers
         self._begun = [0] * len(self._called)  # how often each command was given since the last reset
         self._wanted: list[dict[int, int]] = [{} for _ in self._called]  # worker: its number of commands with this
         self._polls = [select.poll() for _ in self._called]
-        for poll, (reader, _) in zip(self._polls, self._signals, strict=True):
-            poll.register(reader, select.POLLIN)
+        for poll in self._polls:
+            poll.register(self._signals, select.POLLIN)
         self._requests: dict[int, dict[int, Any]] = {}  # for each worker, what goes with a command about states
         self._answers: dict[int, Any] = {}  # and what came back, for each lane
         self._pending: list[dict[int, float]] = [{} for _ in self._called]  # worker: since when
@@ -104,54 +108,49 @@ class Workers:
 
     def finish(self, command: int) -> list[Fault]:
         """Wait until the command is done; what went wrong. A process that died or hangs is replaced."""
-        pending, poll = self._pending[command], self._polls[command]
-        if self._spin and self._seen_done(command):
-            return self._read(command)
+        pending, wanted, done = self._pending[command], self._wanted[command], self._done
         faults: list[Fault] = []
-        reader = self._readers[command]
-        while pending:
-            ready = [fd for fd, _ in poll.poll(self._timeout * 250)]
-            if reader in ready:
-                faults += self._read(command)
-                continue
-            for worker, connection in self._commands.items():
-                if connection.fileno() in ready:  # what is too large for the pipe is sent only while it is read
+        until = time.monotonic() + SPIN_SECONDS if self._spin else 0.0
+        while True:
+            for worker in [worker for worker in pending if done[worker] >= wanted[worker]]:
+                del pending[worker]
+                fence()
+                if not self._well[worker, (wanted[worker] - 1) % self._layout.most_commands]:
                     faults += self._reports(worker)
-            for worker, since in list(pending.items()):
-                died = self._processes[worker].sentinel in ready
-                if died or max(since, float(self.buffers.beat[worker])) + self._timeout <= time.monotonic():
-                    faults.append(self._lost(worker, died))
-                    if self._failures[worker] > self._options.max_restarts:
-                        return faults
-                    self._replace(worker)
-        return faults
+            if not pending:
+                return faults
+            # Where each worker has a core, to look again is quicker than to fall asleep.
+            if time.monotonic() < until:
+                continue
+            self._waiting[0] = True
+            fence()
+            if all(done[worker] < wanted[worker] for worker in pending) and not self._sleep(command, faults):
+                return faults
+            self._waiting[0] = False
 
-    def _seen_done(self, command: int) -> bool:
-        """Look for a moment whether the workers finish: where each has a core, that is quicker than falling asleep."""
-        until = time.monotonic() + SPIN_SECONDS
-        for worker in self._called[command]:
-            while self._done[worker] < self._wanted[command][worker]:
-                if time.monotonic() > until:
-                    return False
-        return True
-
-    def _read(self, command: int) -> list[Fault]:
-        """Take in the signals that are there; what went wrong."""
-        faults: list[Fault] = []
-        answers = os.read(self._readers[command], 4096)
-        if answers == self._all_well[command]:  # the usual case, of which there are many in a second
-            self._pending[command].clear()
-            return faults
-        for worker, well in zip(answers[::2], answers[1::2], strict=True):
-            self._pending[command].pop(worker, None)
-            if not well:
+    def _sleep(self, command: int, faults: list[Fault]) -> bool:
+        """Wait for a signal, and look after who sends none; False if a worker is lost for good."""
+        pending = self._pending[command]
+        ready = [fd for fd, _ in self._polls[command].poll(self._timeout * 250)]
+        if self._signals.fileno() in ready:
+            os.read(self._signals.fileno(), 4096)
+            return True
+        for worker, connection in self._commands.items():
+            if connection.fileno() in ready:  # what is too large for the pipe is sent only while it is read
                 faults += self._reports(worker)
-        return faults
+        for worker, since in list(pending.items()):
+            died = self._processes[worker].sentinel in ready
+            if died or max(since, float(self.buffers.beat[worker])) + self._timeout <= time.monotonic():
+                faults.append(self._lost(worker, died))
+                if self._failures[worker] > self._options.max_restarts:
+                    return False
+                self._replace(worker)
+        return True
 
     def close(self) -> None:
         """End the processes: asked to, they close their environments; those that do not are killed."""
         _open_workers.discard(self)
-        for connection in (*self._ours(), self._lifeline, *(writer for _, writer in self._signals)):
+        for connection in (*self._ours(), self._lifeline, self._signals_end):
             connection.close()
         until = time.monotonic() + CLOSING_SECONDS
         for process in self._processes.values():
@@ -159,40 +158,47 @@ class Workers:
             if process.exitcode is None:
                 process.kill()
                 process.join()
-        self._commands, self._processes = {}, {}
+        self._commands, self._wakes, self._processes = {}, {}, {}
 
     def _ours(self) -> list[Connection]:
         """The ends of pipes that only this process may hold: the workers learn from their closing."""
-        return [*self._commands.values(), self._lifeline_end, *(reader for reader, _ in self._signals)]
+        return [*self._commands.values(), *self._wakes.values(), self._lifeline_end, self._signals]
 
     def _start(self, worker: int) -> None:
         ours, theirs = self._context.Pipe()
+        woken, wake = _pipe(self._context)
         rest = (self._options, self._shares[worker], self._factory, self._failures[worker])
         job = cloudpickle.dumps((self._layout, self._spin, *rest))
         forked = self._context.get_start_method() == "fork"
         # Those of other pools too, which a forked process gets as well.
-        not_ours = [ours, *(end for pool in _open_workers for end in pool._ours())] if forked else []
+        not_ours = [ours, wake, *(end for pool in _open_workers for end in pool._ours())] if forked else []
         process = self._context.Process(
             target=serve,
-            args=(worker, theirs, [pair[1] for pair in self._signals], self._lifeline, not_ours, self._memory, job),
+            args=(worker, theirs, woken, self._signals_end, self._lifeline, not_ours, self._memory, job),
             name=f"proximo-worker-{worker}",
         )
         process.start()
         theirs.close()
-        self._commands[worker], self._processes[worker], self._fds[worker] = ours, process, ours.fileno()
+        woken.close()
+        self._commands[worker], self._wakes[worker], self._processes[worker] = ours, wake, process
         for command, called in enumerate(self._called):
             if worker in called:
                 self._polls[command].register(process.sentinel, select.POLLIN)
                 self._polls[command].register(ours, select.POLLIN)
 
     def _tell(self, worker: int, command: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # gone, which `finish` will notice
-            os.write(self._fds[worker], COMMANDS[command])
-        self._asked[worker] = self._wanted[command][worker] = self._asked[worker] + 1
+        number = self._asked[worker]
+        self._given[worker, number % self._layout.most_commands] = command
+        fence()
+        self._asked[worker] = self._wanted[command][worker] = number + 1
+        fence()
+        if self._asleep[worker]:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # gone, which `finish` will notice
+                os.write(self._wakes[worker].fileno(), b".")
 
     def _send_request(self, worker: int) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            send_request(self._fds[worker], self._requests[worker], self._timeout)
+            send_request(self._commands[worker].fileno(), self._requests[worker], self._timeout)
 
     def _reports(self, worker: int) -> list[Fault]:
         """Take in what a worker sent: faults, and answers about states."""
@@ -234,6 +240,7 @@ class Workers:
     def _replace(self, worker: int) -> None:
         """A new process for the worker, told again whatever the old one had not done."""
         self._commands[worker].close()
+        self._wakes[worker].close()
         self.buffers.beat[worker] = 0
         self._done[worker] = self._asked[worker]
         with _quiet_start(self._context.get_start_method()):
