@@ -16,6 +16,7 @@ from proximo.spaces import build, leaves
 ALIGNMENT = 64
 UNSAID = -1
 """In `success`: the environment does not say."""
+NOBODY = -1
 _atomic = threading.Lock()
 
 
@@ -76,7 +77,7 @@ class Layout:
             ("commands", (*workers, self.most_commands), np.int32),  # the nth at n modulo `most_commands`
             ("well", (*workers, self.most_commands), np.uint8),  # and whether it went well
             ("asleep", workers, np.uint8),  # which workers must be woken
-            ("waiting", (1,), np.uint8),  # whether the trainer must be
+            ("awaited", (1,), np.int32),  # the worker that must wake the trainer when it is done, or `NOBODY`
             ("seed", (1,), np.int64),
         ]
 
@@ -129,7 +130,7 @@ class Buffers:
         self.commands = arrays["commands"]
         self.well = arrays["well"]
         self.asleep = arrays["asleep"]
-        self.waiting = arrays["waiting"]
+        self.awaited = arrays["awaited"]
         self.seed = arrays["seed"]
 
 

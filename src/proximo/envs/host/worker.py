@@ -43,22 +43,27 @@ def serve(
         connection.close()
     threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
     layout, spin, *rest = cloudpickle.loads(job)
+    if not spin and hasattr(os, "SCHED_BATCH"):
+        # More workers than cores: one that wakes up does not interrupt the trainer, for whom the others wait.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     buffers = Buffers(layout, memory)
     worker = Worker(number, buffers, rest, commands)
     inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done.data
+    awaited = buffers.awaited.data
     with contextlib.suppress(OSError):  # the trainer is gone
-        while _awaited(number, buffers, wake.fileno(), spin):
+        while _told(number, buffers, wake.fileno(), spin):
             place = done[number] % layout.most_commands
             well[place] = worker.obey(inbox[place])
             fence()
             done[number] += 1
             fence()
-            if buffers.waiting[0]:
+            if awaited[0] == number:
                 os.write(signals.fileno(), b".")
     worker.close()
 
 
-def _awaited(number: int, buffers: Buffers, wake: int, spin: bool) -> bool:
+def _told(number: int, buffers: Buffers, wake: int, spin: bool) -> bool:
     """Wait for the next command; False if there will be none."""
     asked, done = buffers.asked.data, buffers.done.data
     until = time.monotonic() + SPIN_SECONDS if spin else 0.0

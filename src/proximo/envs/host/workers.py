@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import ALIGNMENT, Buffers, Layout, fence
+from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
 from proximo.envs.host.lane import STATE_ASKED, Fault, LaneOptions
 from proximo.envs.host.requests import send_request
 from proximo.envs.host.worker import SPIN_SECONDS, serve
@@ -53,11 +53,12 @@ class Workers:
         self._asked, self._done, self._asleep = (
             part.data for part in (self.buffers.asked, self.buffers.done, self.buffers.asleep)
         )
-        self._given, self._well, self._waiting = (
+        self._given, self._well, self._awaited = (
             self.buffers.commands.data,
             self.buffers.well.data,
-            self.buffers.waiting.data,
+            self.buffers.awaited.data,
         )
+        self._awaited[0] = NOBODY
         self._shares = [[[lane for lane in group if lane % len(workers) == w] for group in groups] for w in workers]
         self._group = {lane: g for g, group in enumerate(groups) for lane in group}
         self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))]
@@ -122,11 +123,11 @@ class Workers:
             # Where each worker has a core, to look again is quicker than to fall asleep.
             if time.monotonic() < until:
                 continue
-            self._waiting[0] = True
+            self._awaited[0] = last = next(reversed(pending))  # likely to be done last: then nobody else wakes us
             fence()
-            if all(done[worker] < wanted[worker] for worker in pending) and not self._sleep(command, faults):
+            if done[last] < wanted[last] and not self._sleep(command, faults):
                 return faults
-            self._waiting[0] = False
+            self._awaited[0] = NOBODY
 
     def _sleep(self, command: int, faults: list[Fault]) -> bool:
         """Wait for a signal, and look after who sends none; False if a worker is lost for good."""
