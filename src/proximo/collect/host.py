@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from proximo.compiling import Same, jit, shared
 from proximo.config import Config
 from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
 from proximo.envs.host.bounds import outside
+from proximo.envs.host.buffers import ALIGNMENT
 from proximo.errors import EnvError
 from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.rollout import Episodes, Rollout
@@ -44,7 +46,7 @@ class Collected:
 class Slot(NamedTuple):
     """Where one step of one batch of lanes is written down: views, made once."""
 
-    seen: tuple[Tree, Tree]  # observation and action mask, as the actor takes them
+    seen: tuple[Tree, Tree]  # observation and action mask, as the actor takes them: of this step, or of all steps
     action: list[np.ndarray]
     outcome: list[np.ndarray]  # the observation and the mask after the step, reward, flags, success
     truncated: np.ndarray
@@ -74,7 +76,7 @@ class HostCollector:
         types = acting_types(policy, config)
         small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
         self._act = [
-            shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch))
+            shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch), _whole())
             for batch in env.batches
         ]
         self._lanes = [lanes_of(batch) for batch in env.batches]
@@ -191,9 +193,11 @@ class HostCollector:
         action = jax.eval_shape(distribution.sample, outputs, noise)
 
         def rows(tree: Tree, steps: int) -> Tree:
-            return jax.tree.map(lambda leaf: np.zeros((steps, *leaf.shape), leaf.dtype), tree)
+            return jax.tree.map(lambda leaf: aligned_zeros((steps, *leaf.shape), leaf.dtype), tree)
 
         self._obs, self._mask = rows((first.obs, first.action_mask), steps + 1)
+        # On a CPU the actor reads the record itself: handing over an array at each step takes longer than that.
+        self._whole = jax.tree.map(same_memory, (self._obs, self._mask)) if _whole() else None
         self._success = np.zeros((steps, lanes), np.int8)
         self._over = None if first.over is None else np.zeros((steps, lanes), bool)
         each = (steps, *first.reward.shape)
@@ -218,7 +222,7 @@ class HostCollector:
         flags = (record.reward, record.terminated, record.truncated, record.valid, self._success)
         flags = _at((*flags, self._over, record.absent), here)
         return Slot(
-            seen=_at((self._obs, self._mask), here),
+            seen=self._whole or _at((self._obs, self._mask), here),
             action=jax.tree.leaves(_at(record.action, here)),
             outcome=jax.tree.leaves((following, flags)),
             truncated=record.truncated[here],
@@ -233,14 +237,15 @@ def actor(policy: AnyPolicy, batch: Batch, params: Tree) -> Callable[..., tuple[
     Groups that are served together are still computed one by one: the last bits of a matrix product depend on
     its size, and must not depend on the number of worker processes.
     """
-    first = batch[0].start
     types = (params, policy.initial_stats())
+    whole, first = _whole(), batch[0].start
 
     def act(
         packed: list[jax.Array], noise: Tree, t: jax.Array, carry: Tree, obs: Tree, mask: Tree
     ) -> tuple[Tree, Tree, Tree]:
         params, stats = unpack(packed, types)
         drawn = _at(noise, t)
+        obs, mask = _at((obs, mask), (t, slice(first, batch[-1].stop))) if whole else (obs, mask)
         parts = []
         for lanes in batch:
             group = slice(lanes.start - first, lanes.stop - first)
@@ -251,6 +256,26 @@ def actor(policy: AnyPolicy, batch: Batch, params: Tree) -> Callable[..., tuple[
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
     return act
+
+
+def _whole() -> bool:
+    """Whether the actor is handed the whole record, and picks its step itself."""
+    return jax.default_backend() == "cpu"
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros that begin where XLA wants its arrays to begin."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    block = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + size].view(dtype).reshape(shape)
+
+
+def same_memory(array: np.ndarray) -> jax.Array:
+    """An array for JAX in the very memory of `array`: what is written there later is what a program reads then."""
+    shown = jnp.from_dlpack(array)
+    assert shown.unsafe_buffer_pointer() == array.ctypes.data
+    return shown
 
 
 def acting_types(policy: AnyPolicy, config: Config) -> Tree:

@@ -46,7 +46,7 @@ def advantages(
         trace = delta_t + decay_t * trace
         return trace, trace
 
-    _, advantage = jax.lax.scan(step, jnp.zeros_like(last_value), (delta, decay), reverse=True)
+    _, advantage = jax.lax.scan(step, jnp.zeros_like(last_value), (delta, decay), reverse=True, unroll=8)
     return advantage, advantage + value
 
 

@@ -62,9 +62,10 @@ class Crew:
                 lane.close()
 
     def _finite(self) -> bool:
-        return all(isfinite(flat.dot(flat)) for flat in self._flat) and all(
-            np.isfinite(view).all() for view in self._scattered
-        )
+        for flat in self._flat:
+            if not isfinite(flat.dot(flat)):
+                return False
+        return not self._scattered or all(np.isfinite(view).all() for view in self._scattered)
 
     def _recover(self, lane: Lane, error: BaseException) -> bool:
         self._report(lane.fault(error))

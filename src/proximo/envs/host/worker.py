@@ -95,6 +95,7 @@ class Worker:
     def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
         self._buffers = buffers
+        self._busy, self._beat = buffers.busy.data, buffers.beat.data
         self._job = job
         self._num_groups = len(job[1])
         self._reports = reports
@@ -115,8 +116,11 @@ class Worker:
         if request is not None:
             self._exchange_states(request)
             return self._well
-        for crew in self._crews if command == len(self._crews) else [self._crews[command]]:
-            crew.do(self._reset if command == len(self._crews) else self._step)
+        if command < self._num_groups:
+            self._crews[command].do(self._step)
+        else:
+            for crew in self._crews:
+                crew.do(self._reset)
         return self._well
 
     def close(self) -> None:
@@ -154,8 +158,8 @@ class Worker:
         lane.reset(int(self._buffers.seed[0]))
 
     def _turn_to(self, lane: Lane) -> None:
-        self._buffers.busy[self.number] = lane.index
-        self._buffers.beat[self.number] = time.monotonic()
+        self._busy[self.number] = lane.index
+        self._beat[self.number] = time.monotonic()
 
     def _report(self, fault: Fault) -> None:
         self._well = False
