@@ -1,11 +1,13 @@
 """What tracking costs: `python bench/tracking.py [--windows N] [--pairs N]`.
 
-On an environment that keeps two cores busy (CartPole-v1, one worker process) and on a compiled one, in two ways:
+On an environment that keeps two cores busy (CartPole-v1, one worker process) and on a compiled one:
 
-- Windows: one run, in which the process that feeds MLflow is stopped and continued by turns. Windows with it against
-  those beside them, in which all else is alike, say what it takes from training. After each pause it has the work of
-  two windows to do, so the figure is rather too high. The first pair, in which MLflow is loaded, stands apart: runs of
-  less than two minutes load it when training has ended.
+- Share: how much of a core the process that feeds MLflow takes while a run trains, up to shortly after it has loaded
+  MLflow and sent what there was to send by then. No other length of a run has a larger share.
+- Slowdown: how much longer training takes beside a process that sends rows of that run to an MLflow without pause, at
+  the priority of the feeding process; stopped and continued by turns within one run.
+- What tracking costs of the time of training is their product: the one applies during the share of the time that is
+  the other. It is too small to be seen in the times of runs themselves, which differ by more than that.
 - Pairs: the same short training with and without MLflow, by turns; of training, and of the whole call, which ends
   later because everything is sent by then.
 """
@@ -13,10 +15,13 @@ On an environment that keeps two cores busy (CartPole-v1, one worker process) an
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,72 +30,124 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from proximo import PPOTrainer
-from proximo.track.tracker import Tracker
+from proximo import PPOTrainer, settings
+from proximo.track.feed import NICENESS
+from proximo.track.mlflow import MlflowRun
+from proximo.track.tracker import BEGIN_SECONDS
 
 os.environ.pop("PROXIMO_MLFLOW", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 BASE = {"epochs_per_update": 4, "minibatch_size": 256, "preset": False, "eval_frequency": 0}
 SHORT = {"gymnax/CartPole-v1": 500_000, "CartPole-v1": 200_000}
 FAR = 1_000_000_000
-WINDOW = 8.0
-"""Longer than the pauses between two things that are sent."""
+WINDOW = 3.0
+SHARE_SECONDS = BEGIN_SECONDS + 20
+ROWS = 5
+"""That are sent at a time."""
 
 
-def feeders() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "proximo.track.feed" in child.cmdline()]
+class Clock:
+    """Ends training after some seconds."""
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def on_start(self, trainer: PPOTrainer) -> None:
+        self.feeder = next(one for one in psutil.Process().children() if "proximo.track.feed" in one.cmdline())
+        self._before, self._end = self._spent, time.monotonic() + self._seconds
+
+    @property
+    def _spent(self) -> float:
+        return sum(self.feeder.cpu_times()[:2])
+
+    def log_training_step(self, metrics: dict) -> bool:
+        if time.monotonic() < self._end:
+            return True
+        self.cpu = self._spent - self._before
+        return False
+
+
+def share(env: str, folder: Path) -> float:
+    """Seconds of a core for each second of training."""
+    clock = Clock(SHARE_SECONDS)
+    PPOTrainer(env, out=folder / "run", total_timesteps=FAR, **BASE).train(clock)
+    return clock.cpu / SHARE_SECONDS
+
+
+def send_without_pause(path: Path, uri: str) -> None:
+    """Send the rows of a run to an MLflow, again and again, under new numbers."""
+    os.nice(NICENESS)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    run = MlflowRun(path, settings.build(settings.from_file(path / "config.yaml")), uri)
+    run.connect(live=True)
+    print("ready", flush=True)
+    for number in itertools.count(1):
+        run.send([row | {"update": number * ROWS + i} for i, row in enumerate(rows[-ROWS:])])
 
 
 class Switch:
-    """Stops and continues the feeding process by turns, and ends training after so many pairs of windows."""
+    """Stops and continues a process by turns, and ends training after so many pairs of windows."""
 
-    def __init__(self, pairs: int):
-        self.pairs = pairs
+    def __init__(self, process: psutil.Process, pairs: int):
+        self.process, self.pairs = process, pairs
         self.marks: list[tuple[float, bool]] = []
         """When each window began, by the clock of training, and whether the process runs in it."""
-        self.cpu = 0.0
         self._over = threading.Event()
 
     def on_start(self, trainer: PPOTrainer) -> None:
         threading.Thread(target=self._switch, daemon=True).start()
 
     def _switch(self) -> None:
-        (feeder,), began = feeders(), time.perf_counter()
+        began = time.perf_counter()
         for number in range(2 * self.pairs):
             # In the order on, off, off, on: what grows or fades in the run is in both alike.
             running = number % 4 in (0, 3)
-            feeder.send_signal(signal.SIGCONT if running else signal.SIGSTOP)
+            self.process.send_signal(signal.SIGCONT if running else signal.SIGSTOP)
             self.marks.append((time.perf_counter() - began, running))
             time.sleep(WINDOW)
         self.marks.append((time.perf_counter() - began, True))
-        self.cpu = sum(feeder.cpu_times()[:2])
-        feeder.send_signal(signal.SIGCONT)
         self._over.set()
 
     def log_training_step(self, metrics: dict) -> bool:
         return not self._over.is_set()
 
 
-def windows(env: str, pairs: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path, switch = Path(folder) / "run", Switch(pairs)
-        Tracker.begin_after = WINDOW / 4  # loaded in the first window
-        PPOTrainer(env, out=path, total_timesteps=FAR, **BASE).train(switch)
-        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+def slowdown(env: str, pairs: int, folder: Path) -> tuple[float, float, float, float]:
+    """How much longer training takes beside a process that sends without pause, with a 95 % interval; and the share of
+    a core that process had."""
+    sending = [sys.executable, __file__, "--send", str(folder / "run"), f"sqlite:///{folder / 'other.db'}"]
+    with subprocess.Popen(sending, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        other = psutil.Process(process.pid)
+        before, switch, path = sum(other.cpu_times()[:2]), Switch(other, pairs), folder / "beside"
+        PPOTrainer(env, out=path, total_timesteps=FAR, enable_mlflow=False, **BASE).train(switch)
+        busy = sum(other.cpu_times()[:2]) - before
+        process.kill()
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     elapsed, steps = [row["time/elapsed"] for row in rows], [row["step"] for row in rows]
     times = [mark for mark, _ in switch.marks]
     rates = np.diff(np.interp(times, elapsed, steps)) / np.diff(times)
     running = np.array([on for _, on in switch.marks[:-1]])
-    (first, *on), (second, *off) = rates[running], rates[~running]
-    longer = np.array(off).sum() / np.array(on).sum() - 1
+    on, off = rates[running], rates[~running]
     drawn = np.random.default_rng(0).integers(len(on), size=(10_000, len(on)))  # whole pairs
-    low, high = np.quantile(np.take(off, drawn).sum(1) / np.take(on, drawn).sum(1) - 1, [0.025, 0.975])
+    low, high = np.quantile(off[drawn].sum(1) / on[drawn].sum(1) - 1, [0.025, 0.975])
+    return off.sum() / on.sum() - 1, low, high, busy / (pairs * WINDOW)
+
+
+def cost(env: str, pairs: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        part = share(env, folder)
+        longer, low, high, busy = slowdown(env, pairs, folder)
+    times = part / busy
     print(
-        f"{env:20} {len(on)} pairs of windows of {WINDOW:g} s: training takes {longer:+.1%} (95 % interval "
-        f"{low:+.1%} to {high:+.1%}); loading MLflow costs {WINDOW * (1 - first / second):+.1f} s, once; the process "
-        f"took {switch.cpu:.1f} s of a core in {times[-1]:.0f} s"
+        f"{env:20} the feeding process takes {part:.1%} of a core in a run of {SHARE_SECONDS:.0f} s\n"
+        f"{'':20} beside one that sends without pause, and takes {busy:.0%} of a core, training takes {longer:+.0%} "
+        f"(95 % interval {low:+.0%} to {high:+.0%}, {pairs} pairs of windows)\n"
+        f"{'':20} so tracking costs {times * longer:.2%} of the time of training "
+        f"({times * low:.2%} to {times * high:.2%})",
+        flush=True,
     )
-    print(" " * 20, "pair by pair:", " ".join(f"{b / a - 1:+.1%}" for a, b in zip(on, off, strict=True)), flush=True)
 
 
 def short(env: str, tracked: bool, folder: str) -> tuple[float, float]:
@@ -120,14 +177,17 @@ def pairs(env: str, number: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What tracking costs of the time of training.")
-    parser.add_argument("--windows", type=int, default=12, help="Pairs of windows.")
+    parser.add_argument("--windows", type=int, default=16, help="Pairs of windows.")
     parser.add_argument("--pairs", type=int, default=6, help="Pairs of short runs.")
+    parser.add_argument("--send", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.send:
+        send_without_pause(Path(given.send[0]), given.send[1])
     for env in SHORT:
         if given.pairs:
             pairs(env, given.pairs)
         if given.windows:
-            windows(env, given.windows)
+            cost(env, given.windows)
 
 
 if __name__ == "__main__":
