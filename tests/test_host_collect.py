@@ -1,6 +1,7 @@
 """Collection from host environments: the same rollout as the compiled one, the same bits with any workers."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,16 @@ from gymnasium import spaces
 import host_probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import Collected, HostCollector, leave_out_voided, pack, tally, unpack
+from proximo.collect.host import (
+    Collected,
+    HostCollector,
+    aligned_zeros,
+    leave_out_voided,
+    pack,
+    same_memory,
+    tally,
+    unpack,
+)
 from proximo.config import Config, EnvConfig
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes
@@ -198,6 +208,36 @@ def test_an_episode_that_failed_is_left_out_whole():
     valid = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], bool)
     leave_out_voided(valid, ended)
     np.testing.assert_array_equal(valid, np.array([[1, 0], [1, 0], [0, 0], [0, 0], [1, 1]], bool))
+
+
+def test_the_actor_reads_what_is_written_after_it_was_compiled():
+    """The record is handed over once, and written to between the calls."""
+    record = aligned_zeros((3, 2), np.float32)
+    shown, read = same_memory(record), jax.jit(lambda rows, t: rows[t] * 2)
+    assert read(shown, 1).tolist() == [0, 0]
+    record[1] = [3, 4]
+    assert read(shown, 1).tolist() == [6, 8]
+    assert read(shown, 2).tolist() == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_commands_arrive_however_many_there_are_and_whoever_sleeps(workers):
+    """300 groups, all told before any is waited for; the last first; at once, and after workers fell asleep."""
+    env = make(host_probes.Walk).lanes(300, EnvConfig(num_envs=300, groups=300, workers=workers))
+    alone = make(host_probes.Walk).lanes(300, EnvConfig(num_envs=300, groups=300, workers=0))
+    with env, alone:
+        env.reset(0), alone.reset(0)
+        for pause in (0.0, 0.02, 0.0):
+            time.sleep(pause)
+            for batch in range(300):
+                env.send(batch, np.zeros(1, np.int32))
+            alone.send(0, np.zeros(300, np.int32))
+            expected = alone.recv(0)
+            for batch in reversed(range(300)):
+                moved = env.recv(batch)
+                assert moved.obs.tolist() == expected.obs[batch : batch + 1].tolist()
+                assert moved.reward.tolist() == expected.reward[batch : batch + 1].tolist()
 
 
 def test_packing_is_exact():
