@@ -3,7 +3,7 @@
 On an environment that keeps two cores busy (CartPole-v1, one worker process) and on a compiled one:
 
 - Share: how much of a core the process that feeds MLflow takes while a run trains, up to shortly after it has loaded
-  MLflow and sent what there was to send by then. No other length of a run has a larger share.
+  MLflow and sent what there was to send by then: about the largest share that a run can have.
 - Slowdown: how much longer training takes beside a process that sends rows of that run to an MLflow without pause, at
   the priority of the feeding process; stopped and continued by turns within one run.
 - What tracking costs of the time of training is their product: the one applies during the share of the time that is

@@ -416,6 +416,7 @@ CARTPOLE = dict(
     gae_lambda=0.9,
     entropy_coef=0.0,
     hidden_sizes=[64],
+    normalize_observations=True,
     eval_frequency=0,
     eval_episodes=50,
     total_timesteps=300_000,
@@ -427,8 +428,7 @@ CARTPOLE = dict(
 @pytest.mark.parametrize("make_env", [CompiledWithoutVelocities, WithoutVelocities], ids=["compiled", "host"])
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_cartpole_without_velocities(tmp_path, make_env, memory):
-    longer = {"total_timesteps": 750_000} if memory == "lstm" else {}
-    assert score(make_env(), tmp_path, **CARTPOLE | longer, memory=memory) >= 400
+    assert score(make_env(), tmp_path, **CARTPOLE, memory=memory) >= 400
 
 
 @pytest.mark.learning
