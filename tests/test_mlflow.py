@@ -25,7 +25,7 @@ from proximo.errors import UserError
 from proximo.run import read_config
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
-from proximo.track.feed import Choice, Feeder, Rows, alone, keep_feeding, period, sync
+from proximo.track.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
 from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words
 from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
@@ -38,8 +38,7 @@ CACHE = Path(__file__).parent.parent / ".pytest_cache"
 
 @pytest.fixture(autouse=True)
 def kept_template(monkeypatch):
-    """An empty database is made once, and not in the user's cache; and runs are fed from their start."""
-    monkeypatch.setattr(tracker.Tracker, "begin_after", 0.0)
+    """An empty database is made once, and not in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -126,7 +125,7 @@ def copy(untracked, tmp_path):
     return shutil.copytree(untracked, tmp_path / "runs" / "run")
 
 
-def test_a_short_run_is_sent_at_its_end_a_long_one_after_a_while(monkeypatch):
+def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
     class Sender:
         sent = 0
 
@@ -143,26 +142,31 @@ def test_a_short_run_is_sent_at_its_end_a_long_one_after_a_while(monkeypatch):
     for words, did in (([b"end"], ["finish"]), ([None, b"end"], ["feed", "finish"])):
         waited, left, sender = [], list(words), Sender()
         monkeypatch.setattr("proximo.track.feed.told", lambda seconds: (waited.append(seconds), left.pop(0))[1])  # noqa: B023
-        keep_feeding(sender, 60.0)
-        assert waited[0] == 60.0
+        keep_feeding(sender)
+        assert waited[0] == 0.0
         assert sender.did == did
 
 
-def test_mlflow_is_loaded_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
+def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
     monkeypatch.setenv(tracker.SWITCH, "1")
-    monkeypatch.setattr(tracker.Tracker, "begin_after", 600.0)
     notes: list[str] = []
     one = tracker.make_tracker(read_config(copy), copy, notes.append)
+
+    def wait_for(update, seconds):
+        until = time.monotonic() + seconds
+        while one._sent != update and time.monotonic() < until:
+            time.sleep(0.1)
+        assert one._sent == update
+
     with contextlib.closing(one):
         one.start()
-        time.sleep(1.0)
-        assert one._sent == 0
-        one.hurry()
-        until = time.monotonic() + 60
-        while not one._sent and time.monotonic() < until:
-            time.sleep(0.1)
-        assert one._sent == 40  # the last that is due before the end
+        wait_for(40, 60)  # the last that is due before the end
         assert stored(copy).info.status == "RUNNING"
+        last = rows_of(copy)[-1]
+        with (copy / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(last | {"update": 50, "time/elapsed": last["time/elapsed"] + 10}) + "\n")
+        one.hurry()
+        wait_for(50, PAUSE - 1.5)
     assert stored(copy).info.status == "FINISHED"
     assert notes == []
 

@@ -31,7 +31,6 @@ class ExperimentTracker(Tracker):
     """Feeds MLflow while an experiment runs."""
 
     feeder = "proximo.experiment.track"
-    begin_after = 0.0
 
     def _lack(self, sent: int) -> str:
         return f"some of this experiment (it has {sent:,} runs)" if sent else "this experiment"
@@ -188,7 +187,7 @@ def main() -> None:
     feeder = ExperimentFeeder(out, tell=say)
     say(uri=feeder.shown_uri)
     with alone(out, wait=True):
-        keep_feeding(feeder, float(sys.argv[2]))
+        keep_feeding(feeder)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
 
-    python -m proximo.track.feed RUN SECONDS
+    python -m proximo.track.feed RUN
 
-It begins after so many seconds, or when training ends: loading MLflow takes time that a short run would feel.
 Lines on the standard input say when training ends, and when the run does; lines of JSON on the standard output say how
 it goes.
 """
@@ -204,11 +203,11 @@ class Sender(Protocol):
     def finish(self) -> None: ...
 
 
-def keep_feeding(feeder: Sender, wait: float = 0.0) -> None:
-    """Feed until training ends, and then to the end, after `wait` seconds or, if training ends before, then; what fails
-    is tried again, later and later. Of a failure that the next attempt mends nothing is said."""
+def keep_feeding(feeder: Sender) -> None:
+    """Feed until training ends, and then to the end; what fails is tried again, later and later. Of a failure that the
+    next attempt mends nothing is said."""
     word: bytes | None = None
-    failures, pause, gone_at = 0, wait, 0.0
+    failures, pause, gone_at = 0, 0.0, 0.0
     while word != b"" or time.monotonic() - gone_at < ORPHAN_SECONDS:
         if word is None:
             word, gone_at = told(pause), time.monotonic()
@@ -238,7 +237,7 @@ def main() -> None:
     feeder = Feeder(path, config)
     say(uri=feeder.run.shown_uri)
     with alone(path, wait=True):
-        keep_feeding(feeder, float(sys.argv[2]))
+        keep_feeding(feeder)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,6 @@ PATIENCE, PATIENCE_IN_TROUBLE = 15.0, 3.0
 """Seconds that the end of a run waits for MLflow to take anything more: usually, and when there was trouble."""
 
 
-BEGIN_SECONDS = 120.0
-"""After which MLflow is loaded, if the run still goes on: that takes three seconds of a processor."""
-
-
 class NoTracker:
     """Tracks nothing."""
 
@@ -39,7 +35,6 @@ class Tracker(NoTracker):
 
     feeder = "proximo.track.feed"
     """The module of the process."""
-    begin_after = BEGIN_SECONDS
 
     def __init__(self, path: Path, note: Callable[[str], None]):
         self._path, self._note = path, note
@@ -49,9 +44,9 @@ class Tracker(NoTracker):
         self._done = False
 
     def start(self) -> None:
-        """From now on the rows of the run are sent. `config.yaml` is there."""
+        """From now on the rows of the run are sent. `config.yaml` is there. MLflow takes three seconds of a core to
+        load: the time to start is before the programs are compiled, which leaves one free."""
         command = [sys.executable or "python3", "-P", "-m", self.feeder, str(self._path.absolute())]
-        command.append(str(self.begin_after))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -67,7 +62,7 @@ class Tracker(NoTracker):
         self._listener.start()
 
     def hurry(self) -> None:
-        """Training has ended, and the evaluation and the pictures come now: time to load MLflow."""
+        """Training has ended, and the evaluation and the pictures come now: time to send what there is."""
         self._tell(b"now\n")
 
     def close(self) -> None:

@@ -95,7 +95,8 @@ class Worker:
     def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
         self._buffers = buffers
-        self._busy, self._beat = buffers.busy.data, buffers.beat.data
+        self._busy: Any = buffers.busy.data
+        self._beat: Any = buffers.beat.data
         self._job = job
         self._num_groups = len(job[1])
         self._reports = reports
