@@ -1,6 +1,8 @@
 """Collection from host environments: the same rollout as the compiled one, the same bits with any workers."""
 
 import dataclasses
+import subprocess
+import sys
 import time
 
 import jax
@@ -218,6 +220,21 @@ def test_the_actor_reads_what_is_written_after_it_was_compiled():
     record[1] = [3, 4]
     assert read(shown, 1).tolist() == [6, 8]
     assert read(shown, 2).tolist() == [0, 0]
+    assert same_memory(aligned_zeros((3, 0), np.float32)).shape == (3, 0)
+
+
+def test_a_fence_held_by_a_thread_does_not_stop_a_forked_process():
+    code = """
+import os
+with buffers._atomic:
+    pid = os.fork()
+    if pid == 0:
+        buffers.fence()
+        os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7\n"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,15 @@ UNSAID = -1
 """In `success`: the environment does not say."""
 NOBODY = -1
 _atomic = threading.Lock()
+
+
+def _renew() -> None:
+    """In a process that was forked while another thread held the lock, nobody would ever give it back."""
+    global _atomic
+    _atomic = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def fence() -> None:
