@@ -226,6 +226,7 @@ def test_the_actor_reads_what_is_written_after_it_was_compiled():
 def test_a_fence_held_by_a_thread_does_not_stop_a_forked_process():
     code = """
 import os
+from proximo.envs.host import buffers
 with buffers._atomic:
     pid = os.fork()
     if pid == 0:
