@@ -31,7 +31,7 @@ test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow"
 
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
-	$(PYTEST) -m learning -s
+	XLA_FLAGS=--xla_backend_optimization_level=1 $(PYTEST) -m learning -s
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

@@ -1,14 +1,18 @@
 """Steps per second with images: `python bench/images.py`.
 
-Random bytes as frames, of MinAtar's size and of Atari's, from an environment in JAX that costs next to nothing, so that
-what is measured is the network: collecting with it, and learning (8 environments, 32 steps, 4 epochs of minibatches of
-64, one hidden layer of 256). Medians of REPEATS updates, by turns.
+First random bytes as frames, of MinAtar's size and of Atari's, from an environment in JAX that costs next to nothing,
+so that what is measured is the network: collecting with it, and learning (8 environments, 32 steps, 4 epochs of
+minibatches of 64, one hidden layer of 256). Medians of REPEATS updates, by turns. Then games, as `proximo train` trains
+them: medians over the updates after the first.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,12 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo import PPOAgent, settings
+from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs import EnvSpec, Transition
 from proximo.train.prepare import make_program
 
 REPEATS = 3
 SIZES = {"MinAtar, 10 x 10 x 4": (10, 10, 4), "Atari, 84 x 84 x 4": (84, 84, 4)}
+GAMES = {"gymnax/Breakout-MinAtar": 500_000, "ALE/Pong-v5": 8_192}
+"""And for how many steps they are trained."""
 NETWORKS = (("small", "separate"), ("nature", "separate"), ("nature", "shared"), ("impala", "shared"))
 
 
@@ -68,6 +74,15 @@ class Training:
         return self.frames / (time.perf_counter() - start)
 
 
+def game(env: str, steps: int) -> float:
+    """Steps per second of training, with the preset."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/run"
+        PPOTrainer(env, total_timesteps=steps, eval_frequency=0, eval_episodes=1, mlflow=False, out=out).train()
+        rows = [json.loads(line) for line in Path(out, "metrics.jsonl").read_text().splitlines()]
+    return rows[0]["step"] / statistics.median(row["time/update"] for row in rows[1:])
+
+
 def main() -> None:
     for name, shape in SIZES.items():
         fitting = [pair for pair in NETWORKS if pair[0] != "nature" or min(shape[:2]) >= 36]
@@ -78,6 +93,8 @@ def main() -> None:
                 rates[pair].append(update())
         for (cnn, torso), found in rates.items():
             print(f"{name:<22}{cnn:<8}{torso:<10}{statistics.median(found):10,.0f} steps per second", flush=True)
+    for env, steps in GAMES.items():
+        print(f"{env:<40}{game(env, steps):10,.0f} steps per second", flush=True)
 
 
 if __name__ == "__main__":

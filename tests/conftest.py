@@ -8,8 +8,10 @@ os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it 
 # Compiled programs are kept from one test, and one run of the tests, to the next; also for the commands they start.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# Most tests compile for longer than they run, so they compile quickly what then runs slowly; also in what they start.
+# `make test-learning` trains for long, and compiles as Proximo does.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402

@@ -147,6 +147,7 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
         assert sender.did == did
 
 
+@pytest.mark.slow
 def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
     monkeypatch.setenv(tracker.SWITCH, "1")
     notes: list[str] = []
@@ -348,6 +349,7 @@ def test_an_answer_that_was_lost_begins_no_second_run(copy):
     assert_complete(copy)
 
 
+@pytest.mark.slow
 def test_runs_and_store_can_be_moved_together(copy, tmp_path):
     sync(copy, read_config(copy))
     run = stored(copy).info.run_id

@@ -335,6 +335,7 @@ def test_metrics_by_agent_and_group(two_kinds):
     assert result["total_steps"] == 256
 
 
+@pytest.mark.slow
 def test_a_file_for_each_group(two_kinds):
     trainer, _, path = two_kinds
     for name, group in trainer.agent.groups.items():
@@ -348,6 +349,7 @@ def test_a_file_for_each_group(two_kinds):
         assert TwoKinds.roster.action_spaces[agent].contains(action)
 
 
+@pytest.mark.slow
 def test_a_team_that_is_not_whole(two_kinds, tmp_path):
     (tmp_path / "final_actor.aimer.safetensors").write_bytes(
         (two_kinds[2] / "models" / "final_actor.aimer.safetensors").read_bytes()
@@ -358,6 +360,7 @@ def test_a_team_that_is_not_whole(two_kinds, tmp_path):
         TeamAgent.load(tmp_path, "pi")
 
 
+@pytest.mark.slow
 def test_agents_that_are_not_there_do_not_act(two_kinds):
     team = two_kinds[0].agent
     assert set(team.act({"sorter_1": 1})) == {"sorter_1"}
@@ -365,6 +368,7 @@ def test_agents_that_are_not_there_do_not_act(two_kinds):
         team.act({"hare": 1})
 
 
+@pytest.mark.slow
 def test_an_agent_of_another_team_is_refused(two_kinds, tmp_path):
     with pytest.raises(UserError, match="The agent's groups are"):
         PPOTrainer(RockPaperScissors(), agent=two_kinds[0].agent, out=tmp_path / "run", **QUICK)

@@ -17,6 +17,7 @@ import probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
+from proximo.policy.networks import Network
 from proximo.track.pictures import PICTURES
 from proximo.train.history import History
 from proximo.train.prepare import resolve
@@ -368,6 +369,16 @@ def test_an_agent_can_be_handed_in(tmp_path):
     second.train()
     with pytest.raises(UserError, match="agent's observation_space"):
         trainer(tmp_path / "c", env="gymnax/Acrobot-v1", agent=first.agent)
+    trainer(tmp_path / "d", agent=first.agent, normalize_observations=True)
+    with pytest.raises(UserError, match=r"network\.memory is none in the agent that was handed in.*become gru"):
+        trainer(tmp_path / "e", agent=first.agent, memory="gru")
+
+
+@pytest.mark.parametrize("given", [{"layer_norm": True}, {"config": {"network": {"layer_norm": True}}}])
+def test_settings_that_own_networks_do_not_read_are_refused(given):
+    networks = {"actor": Network(print, print), "critic": Network(print, print)}
+    with pytest.raises(UserError, match=r"network\.layer_norm has no effect on networks of your own"):
+        PPOTrainer(env="gymnax/CartPole-v1", network=networks, **given)
 
 
 @pytest.mark.slow

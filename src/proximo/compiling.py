@@ -16,6 +16,9 @@ import jax
 CPU_OPTIONS = {"xla_backend_optimization_level": 1}
 
 # In a small program, calling a library for matrix products takes longer than the products (`python bench/actor.py`).
+# Such a program serves one group of environments or several, and each must get the same bits alone and beside others:
+# with emitters for fusions it does.
+EMITTERS = {"xla_cpu_use_fusion_emitters": True}
 ONE_THREAD, NO_LIBRARY = {"xla_cpu_multi_thread_eigen": False}, {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 # Handing a small program to another thread takes as long as running it, and nobody here does anything meanwhile.
@@ -66,11 +69,14 @@ def shapes(tree: Any) -> Hashable:
 
 
 def jit(function: Callable[..., Any], small: bool = False, **options: Any) -> Any:
-    """`jax.jit` with options that suit the machine. A `small` program runs in one thread: waking others, which have
-    gone to sleep since the last call, would take longer than all of it."""
+    """`jax.jit` with options that suit the machine, unless XLA_FLAGS says otherwise. A `small` program runs in one
+    thread, because waking others, which have gone to sleep since the last call, would take longer than all of it; and
+    it is compiled in the same way whatever XLA_FLAGS says."""
     chosen: dict[str, Any] | None = None
     if jax.default_backend() == "cpu":
-        chosen = CPU_OPTIONS | (_small_options() if small else {})
+        flags = os.environ.get("XLA_FLAGS", "")
+        chosen = {name: value for name, value in CPU_OPTIONS.items() if small or name not in flags}
+        chosen |= _small_options() if small else {}
     return jax.jit(function, compiler_options=chosen, **options)
 
 
@@ -80,5 +86,5 @@ def _small_options() -> dict[str, Any]:
     try:
         jax.jit(lambda: 0, compiler_options=NO_LIBRARY).lower().compile()
     except jax.errors.JaxRuntimeError:
-        return ONE_THREAD
-    return ONE_THREAD | NO_LIBRARY
+        return ONE_THREAD | EMITTERS
+    return ONE_THREAD | EMITTERS | NO_LIBRARY

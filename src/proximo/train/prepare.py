@@ -89,6 +89,30 @@ def resolve(
     return settings.build(tuned, given, keyed, base=base)
 
 
+READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}
+"""The settings of networks that still mean something where a user's own networks are trained."""
+HELD = ("network", "normalize", "agents")
+"""The sections that an agent brings with it."""
+
+
+def check_read(config: Any, keywords: Mapping[str, Any], agent: AnyAgent | None, network: Any) -> None:
+    """Refuse settings that a user named and that nothing would read: of the built-in networks beside own ones, and
+    others than those of an agent that was handed in. A file or a preset may say such things; it says everything."""
+    named = settings.from_keywords(keywords)
+    if isinstance(config, Mapping):
+        named = settings.from_mapping(config, "config") | named
+    for name, asked in named.items():
+        section, _, field = name.partition(".")
+        if network is not None and section == "network" and name not in READ_BY_OWN:
+            raise UserError(
+                f"{name} has no effect on networks of your own, which are as you made them; leave out one of both."
+            )
+        if agent is not None and section in HELD:
+            held = getattr(getattr(agent.config, section), field)
+            if asked != held:
+                raise UserError(f"{name} is {held} in the agent that was handed in, and cannot become {asked}.")
+
+
 def check_spaces(agent: AnyAgent, spec: envs.EnvSpec) -> None:
     """Refuse an agent that was made for another environment."""
     ours, theirs = (None if held is None else dict(held.groups) for held in (agent_team(agent), spec.team))

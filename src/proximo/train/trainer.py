@@ -27,6 +27,8 @@ from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
 from proximo.train.prepare import (
+    HELD,
+    check_read,
     check_spaces,
     extended,
     find_resumable,
@@ -73,9 +75,9 @@ class PPOTrainer:
         self._by_id = env is None or isinstance(env, str)
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
+        check_read(config, keywords, agent, network)
         if agent is not None:
-            held = {name: getattr(agent.config, name) for name in ("network", "normalize", "agents")}
-            self.config = dataclasses.replace(self.config, **held)
+            self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         source = stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
         if agent is not None and network is not None:
