@@ -13,7 +13,7 @@ import tempfile
 import jax
 
 from proximo import PPOTrainer
-from proximo.collect.host import acting_types, actor
+from proximo.collect.actor import acting_types, actor
 from proximo.compiling import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
 
 WAYS = {

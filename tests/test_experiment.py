@@ -132,6 +132,9 @@ def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(runner_module, "PPOTrainer", fails)
         run_multiple_experiments(JAX, seeds=1, out=out, preset=False, progress=heard, **SHORT)
+        with pytest.warns(UserWarning, match=r"seed0 failed: ValueError: not now"):
+            summary = runner_module.carry_out(Plan.load(out), out)
+    assert [run["state"] for run in summary["runs"]] == ["failed"]
     (end,) = heard.ends.values()
     assert end["end"] == "failed"
     (run,) = (out / "runs").iterdir()
@@ -147,6 +150,14 @@ def test_an_environment_that_was_handed_in_is_not_replaced_by_one_of_its_name(tm
     with pytest.raises(UserError, match="was handed in as a Python object; hand it in again"):
         runner_module.carry_out(Plan.load(out), out)
     assert runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())["runs"][0]["state"] == "complete"
+
+
+@pytest.mark.slow
+def test_an_environment_that_a_script_registered_is_known_to_other_processes(tmp_path, monkeypatch):
+    spec = gymnasium.envs.registration.EnvSpec("OfAScript-v0", lambda: Breaks(tmp_path / "not there"))
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    summary = run_multiple_experiments(spec.id, seeds=1, out=tmp_path / "e", preset=False, **SHORT)
+    assert [run["state"] for run in summary["runs"]] == ["complete"]
 
 
 class Breaks(gymnasium.Wrapper):

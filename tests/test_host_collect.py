@@ -13,17 +13,9 @@ from gymnasium import spaces
 
 import host_probes
 from proximo import PPOAgent, PPOTrainer, settings
+from proximo.collect.actor import aligned_zeros, pack, same_memory, unpack
 from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import (
-    Collected,
-    HostCollector,
-    aligned_zeros,
-    leave_out_voided,
-    pack,
-    same_memory,
-    tally,
-    unpack,
-)
+from proximo.collect.host import Collected, HostCollector, leave_out_voided, tally
 from proximo.config import Config, EnvConfig
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes

@@ -107,6 +107,23 @@ def test_texts_and_masks_are_not_observations():
     assert first.obs["pair"][1].dtype == np.float32
 
 
+class OfThisScript(host_probes.Walk):
+    pass
+
+
+def test_worker_processes_know_what_was_registered_here(monkeypatch):
+    """They have not imported the package, nor run the script, that registered it."""
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "OfThisScript-v0",
+        gymnasium.envs.registration.EnvSpec("OfThisScript-v0", lambda start: OfThisScript(), kwargs={"start": 3}),
+    )
+    for name in ("MiniGrid-Empty-5x5-v0", "OfThisScript-v0"):
+        env = make(name).lanes(2, EnvConfig(workers=1))
+        assert env.reset(0).valid.all()
+        env.close()
+
+
 class WithMethod(gymnasium.Env):
     observation_space = spaces.Discrete(2)
     action_space = spaces.MultiDiscrete([2, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,22 +13,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from proximo.collect.actor import (
+    acting_types,
+    aligned_zeros,
+    at,
+    compiled_actor,
+    pack,
+    reads_record,
+    same_memory,
+    spans,
+)
 from proximo.collect.compiled import CollectState, counted
 from proximo.compiling import Same, jit, shared
 from proximo.config import Config
-from proximo.envs.api import Batch, HostEnv, Timestep, lanes_of
+from proximo.envs.api import HostEnv, Timestep, lanes_of
 from proximo.envs.host.bounds import outside
-from proximo.envs.host.buffers import ALIGNMENT
 from proximo.errors import EnvError
 from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.rollout import Episodes, Rollout
-from proximo.ppo.team import initial_state
 from proximo.ppo.update import TrainState
 from proximo.spaces import Path, leaves, pick, shown
 
 Tree = Any
-SMALL = 100_000
-"""Parameters up to which an actor is quicker in one thread."""
 
 
 @struct.dataclass
@@ -74,9 +79,8 @@ class HostCollector:
         if isinstance(policy, TeamPolicy):
             self._acting = shared(lambda: jit(policy.acting), "acting", Same(policy))
         types = acting_types(policy, config)
-        small = sum(leaf.size for leaf in jax.tree.leaves(types)) < SMALL
         self._act = [
-            shared(partial(compiled_actor, policy, batch, types, small), "act", Same(policy), spans(batch), _whole())
+            shared(partial(compiled_actor, policy, batch, types), "act", Same(policy), spans(batch), reads_record())
             for batch in env.batches
         ]
         self._lanes = [lanes_of(batch) for batch in env.batches]
@@ -109,7 +113,7 @@ class HostCollector:
         packed, noise = self._prepare(train, start)
         spent = 0.0
         began = clock()
-        carry = [_at(start.carry["actor"], lanes) for lanes in self._lanes]
+        carry = [at(start.carry["actor"], lanes) for lanes in self._lanes]
         for t in range(self.steps):
             for b, act in enumerate(self._act):
                 if t:
@@ -155,12 +159,12 @@ class HostCollector:
         """Compile the actor without a step of the environments; a record of the right shapes."""
         packed, noise = self._prepare(train, start)
         for act, lanes, slot in zip(self._act, self._lanes, self._slots[0], strict=True):
-            act(packed, noise, self._times[0], _at(start.carry["actor"], lanes), *slot.seen)
+            act(packed, noise, self._times[0], at(start.carry["actor"], lanes), *slot.seen)
         return self._collected(start, start.carry["actor"])
 
     def _prepare(self, train: TrainState, start: CollectState) -> tuple[list[jax.Array], Tree]:
         """Write the first observations; what the actor needs of `train`, packed, and all steps' noise."""
-        _write(jax.tree.leaves(_at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
+        _write(jax.tree.leaves(at((self._obs, self._mask), 0)), (start.obs, start.action_mask))
         noise = self._draw(train.keys.action, train.update)
         return self._pack((self._acting(train), train.obs_stats)), noise
 
@@ -178,7 +182,7 @@ class HostCollector:
         return carry
 
     def _collected(self, start: CollectState, memory: Tree) -> Collected:
-        last_obs, last_mask = jax.tree.map(np.copy, _at((self._obs, self._mask), self.steps))
+        last_obs, last_mask = jax.tree.map(np.copy, at((self._obs, self._mask), self.steps))
         rollout = replace(self._record, last_obs=last_obs, carry=start.carry)
         return Collected(rollout, self._success, self._over, last_mask, memory)
 
@@ -197,13 +201,13 @@ class HostCollector:
 
         self._obs, self._mask = rows((first.obs, first.action_mask), steps + 1)
         # On a CPU the actor reads the record itself: handing over an array at each step takes longer than that.
-        self._whole = jax.tree.map(same_memory, (self._obs, self._mask)) if _whole() else None
+        self._whole = jax.tree.map(same_memory, (self._obs, self._mask)) if reads_record() else None
         self._success = np.zeros((steps, lanes), np.int8)
         self._over = None if first.over is None else np.zeros((steps, lanes), bool)
         each = (steps, *first.reward.shape)
         self._record = Rollout(
-            obs=_at(self._obs, slice(0, steps)),
-            action_mask=_at(self._mask, slice(0, steps)),
+            obs=at(self._obs, slice(0, steps)),
+            action_mask=at(self._mask, slice(0, steps)),
             action=rows(action, steps),
             reward=np.zeros(each, np.float32),
             terminated=np.zeros(each, bool),
@@ -218,99 +222,16 @@ class HostCollector:
 
     def _slot(self, t: int, lanes: slice) -> Slot:
         record, here = self._record, (t, lanes)
-        following = _at((self._obs, self._mask), (t + 1, lanes))
+        following = at((self._obs, self._mask), (t + 1, lanes))
         flags = (record.reward, record.terminated, record.truncated, record.valid, self._success)
-        flags = _at((*flags, self._over, record.absent), here)
+        flags = at((*flags, self._over, record.absent), here)
         return Slot(
-            seen=self._whole or _at((self._obs, self._mask), here),
-            action=jax.tree.leaves(_at(record.action, here)),
+            seen=self._whole or at((self._obs, self._mask), here),
+            action=jax.tree.leaves(at(record.action, here)),
             outcome=jax.tree.leaves((following, flags)),
             truncated=record.truncated[here],
-            final_obs=jax.tree.leaves(_at(record.final_obs, here)),
+            final_obs=jax.tree.leaves(at(record.final_obs, here)),
         )
-
-
-def actor(policy: AnyPolicy, batch: Batch, params: Tree) -> Callable[..., tuple[Tree, Tree, Tree]]:
-    """A function from what the lanes of `batch` see to their actions: in the policy's own coordinates, and as the
-    environments take them, or None if that is the same. `params` has the shapes of the actor's parameters.
-
-    Groups that are served together are still computed one by one: the last bits of a matrix product depend on
-    its size, and must not depend on the number of worker processes.
-    """
-    types = (params, policy.initial_stats())
-    whole, first = _whole(), batch[0].start
-
-    def act(
-        packed: list[jax.Array], noise: Tree, t: jax.Array, carry: Tree, obs: Tree, mask: Tree
-    ) -> tuple[Tree, Tree, Tree]:
-        params, stats = unpack(packed, types)
-        drawn = _at(noise, t)
-        obs, mask = _at((obs, mask), (t, slice(first, batch[-1].stop))) if whole else (obs, mask)
-        parts = []
-        for lanes in batch:
-            group = slice(lanes.start - first, lanes.stop - first)
-            memory, outputs = policy.explore(params, stats, _at(carry, group), _at(obs, group), lanes)
-            action = policy.distribution.sample(outputs, _at(drawn, lanes), _at(mask, group))
-            to_env = policy.distribution.to_env(action)
-            parts.append((memory, action, None if to_env is action else to_env))
-        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
-
-    return act
-
-
-def _whole() -> bool:
-    """Whether the actor is handed the whole record, and picks its step itself."""
-    return jax.default_backend() == "cpu"
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros that begin where XLA wants its arrays to begin."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    block = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
-    return block[start : start + size].view(dtype).reshape(shape)
-
-
-def same_memory(array: np.ndarray) -> jax.Array:
-    """An array for JAX in the very memory of `array`: what is written there later is what a program reads then."""
-    shown = jnp.from_dlpack(array)
-    assert not array.size or shown.unsafe_buffer_pointer() == array.ctypes.data
-    return shown
-
-
-def acting_types(policy: AnyPolicy, config: Config) -> Tree:
-    """Shapes and types of what `policy.acting` gives."""
-    start = lambda key: initial_state(policy, policy.init(key), policy.initial_stats(), config)  # noqa: E731
-    return jax.eval_shape(lambda key: policy.acting(start(key)), jax.random.key(0))
-
-
-def compiled_actor(policy: AnyPolicy, batch: Batch, params: Tree, small: bool) -> Any:
-    return jit(actor(policy, batch, params), small=small)
-
-
-def spans(batch: Batch) -> tuple[tuple[int, int], ...]:
-    """Where the groups of a batch begin and end; Python's slices cannot be part of a key."""
-    return tuple((lanes.start, lanes.stop) for lanes in batch)
-
-
-def pack(tree: Tree) -> list[jax.Array]:
-    """All leaves of one type as one array: a call takes longer the more arrays it is handed."""
-    leaves = jax.tree.leaves(tree)
-    kinds = sorted({str(leaf.dtype) for leaf in leaves})
-    return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
-
-
-def unpack(packed: list[jax.Array], types: Tree) -> Tree:
-    """The tree that `pack` packed; `types` has its shapes and types."""
-    leaves, structure = jax.tree.flatten(types)
-    kinds = sorted({str(leaf.dtype) for leaf in leaves})
-    rest = dict(zip(kinds, packed, strict=True))
-    unpacked = []
-    for leaf in leaves:
-        kind = str(leaf.dtype)
-        unpacked.append(rest[kind][: leaf.size].reshape(leaf.shape))
-        rest[kind] = rest[kind][leaf.size :]
-    return jax.tree.unflatten(structure, unpacked)
 
 
 def tally(state: CollectState, collected: Collected, success_return: float | None) -> tuple[CollectState, Episodes]:
@@ -353,10 +274,6 @@ def _outcome(moved: Timestep) -> Tree:
 
 def _numpy(tree: Tree) -> Tree:
     return np.asarray(tree) if isinstance(tree, jax.Array) else jax.tree.map(np.asarray, tree)
-
-
-def _at(tree: Tree, index: Any) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def _write(targets: list[np.ndarray], source: Tree) -> None:

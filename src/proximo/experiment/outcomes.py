@@ -15,6 +15,8 @@ from proximo.track.runs import COMPLETE, CUT, is_running, read_result
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""
 MISSING, DAMAGED = "missing", "damaged"
+ERROR = "error.txt"
+"""In the folder of a run: what ended the last attempt."""
 UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -70,7 +72,7 @@ def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, se
     rows = path / "metrics.jsonl"
     try:
         if not rows.is_file() or not (path / "config.yaml").is_file():
-            return outcome(MISSING)
+            return outcome("failed" if (path / ERROR).is_file() else MISSING)
         running, result = is_running(rows), read_result(path)
         records = read_rows(rows, MAX_POINTS, MAX_POINTS)
         reached = int(records[-1]["step"]) if records else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ STYLES = {"failed": "red", "interrupted": "yellow"}
 
 
 class Progress:
-    """Says nothing: the null object. Its methods are called from several threads."""
+    """Says nothing, but warns of runs that fail. Its methods are called from several threads."""
 
     signal: int | None = None
     """What interrupted the experiment."""
@@ -34,7 +35,9 @@ class Progress:
 
     def tell(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
+    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
+        if message["end"] == "failed":
+            warnings.warn(f"{run.folder} failed: {message['sentence']}", stacklevel=1)
 
     def note(self, sentence: str) -> None: ...
 

@@ -25,7 +25,7 @@ from proximo import envs, settings
 from proximo.config import Config
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
-from proximo.experiment.outcomes import Outcome, read_outcome
+from proximo.experiment.outcomes import ERROR, Outcome, read_outcome
 from proximo.experiment.plan import PLAN, Plan, PlannedRun, default_folder, env_list, make_plan, make_trials
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
@@ -40,7 +40,6 @@ from proximo.train.trainer import PPOTrainer
 
 Message = dict[str, Any]
 REPORT_SECONDS = 0.25
-ERROR = "error.txt"
 LET_GO_SECONDS = 20.0
 """How long a process whose experiment was killed may take to save its run."""
 
@@ -201,11 +200,7 @@ class Slots:
         self._progress, self._stopped = progress, stopped
         self._lock = threading.Lock()
         self._compiled = compiled
-        self._packed = ""
-        if env is not None and not compiled:
-            import cloudpickle
-
-            self._packed = base64.b64encode(cloudpickle.dumps(env)).decode()
+        self._packed = _packed(env, {run.config.env.id for run in runs} - compiled)
 
     def run(self) -> None:
         """Returns when all runs have ended, or were stopped."""
@@ -240,7 +235,7 @@ class Slots:
         if run.config.env.id in self._compiled:
             return attempt(run.config, path, self._env, tell)
         assert worker is not None
-        job = {"settings": settings.to_mapping(run.config), "path": str(path), "env": self._packed}
+        job = {"settings": settings.to_mapping(run.config), "path": str(path), "packed": self._packed}
         end = worker.run(job, tell, self._stopped)
         return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
 
@@ -261,6 +256,16 @@ class Slots:
         if count >= len(cores):
             return [cores[slot % len(cores)]]
         return cores[slot * len(cores) // count : (slot + 1) * len(cores) // count]
+
+
+def _packed(env: Any, ids: set[str]) -> str:
+    """What other processes need to make the environments: the one that was handed in, or what is registered here under
+    their ids, maybe by the user's script, which those processes do not run."""
+    import cloudpickle
+    import gymnasium
+
+    registered = [gymnasium.registry[name] for name in sorted(ids) if name in gymnasium.registry]
+    return base64.b64encode(cloudpickle.dumps((env if ids else None, registered))).decode()
 
 
 def shape_of(config: Config) -> Hashable:

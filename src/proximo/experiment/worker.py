@@ -125,15 +125,18 @@ def _listen(jobs: queue.SimpleQueue[Job | None]) -> None:
 
 def _train(job: Job, say: Callable[[Message], None]) -> Message:
     import cloudpickle
+    import gymnasium
 
     from proximo import settings
     from proximo.experiment.runner import attempt
 
     try:
-        env = cloudpickle.loads(base64.b64decode(job["env"])) if job["env"] else None
+        env, registered = cloudpickle.loads(base64.b64decode(job["packed"]))
     except Exception as error:  # whatever the user's own code does
         words = f"The environment cannot be made in another process: {type(error).__name__}: {error}."
         return {"end": "failed", "sentence": words}
+    for spec in registered:
+        gymnasium.registry.setdefault(spec.id, spec)
     config = settings.build(settings.from_mapping(job["settings"], "the job"))
     return attempt(config, Path(job["path"]), env, say)
 

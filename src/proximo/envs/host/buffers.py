@@ -110,12 +110,16 @@ def _room(shape: tuple[int, ...], dtype: Any) -> int:
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
 
+def aligned(block: np.ndarray) -> np.ndarray:
+    """A block of bytes from where arrays may begin."""
+    return block[-block.ctypes.data % ALIGNMENT :]
+
+
 class Buffers:
     """The arrays of a `Layout` over a block of memory; leading axis: lanes."""
 
     def __init__(self, layout: Layout, memory: Any):
-        block = np.frombuffer(memory, np.uint8)
-        start = -block.ctypes.data % ALIGNMENT
+        block, start = aligned(np.frombuffer(memory, np.uint8)), 0
         arrays: dict[str, np.ndarray] = {}
         for name, shape, dtype in layout.fields():
             used = math.prod(shape) * np.dtype(dtype).itemsize

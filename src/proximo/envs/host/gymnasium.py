@@ -52,7 +52,9 @@ def make(name: str) -> GymnasiumSource:
             importlib.import_module(package)
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
-    factory = partial(make_atari if name.startswith("ALE/") else make_registered, name)
+    factory: Callable[..., gymnasium.Env] = partial(make_registered, gymnasium.registry.get(name, name))
+    if name.startswith("ALE/"):
+        factory = partial(make_atari, name)
     return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
 
 

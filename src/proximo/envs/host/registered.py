@@ -6,11 +6,13 @@ import importlib
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 
-def make_registered(name: str, **options: Any) -> gymnasium.Env:
+def make_registered(registered: EnvSpec | str, **options: Any) -> gymnasium.Env:
+    """From what was registered: a worker process may not have run the code that does so."""
     # Its checker asks at every step what lanes ask better.
-    return gymnasium.make(name, disable_env_checker=True, **options)
+    return gymnasium.make(registered, disable_env_checker=True, **options)
 
 
 def make_atari(name: str, **options: Any) -> gymnasium.Env:
