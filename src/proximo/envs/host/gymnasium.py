@@ -122,22 +122,35 @@ class GymnasiumSource:
         return pool
 
     def rendering(self) -> gymnasium.Env:
-        """One environment whose `render()` gives pictures. A user's factory, or object, must see to that itself."""
-        env = self._made()
-        modes = env.metadata.get("render_modes") or []
-        if self._drawing is not None and PICTURES in modes:
-            env.close()
-            env = _made(self._drawing, self._env_id)
-        if env.render_mode != PICTURES:
-            env.close()
-            raise UserError(
-                f"{self.spec.id} cannot be drawn: it was made with render_mode={env.render_mode}, not {PICTURES}; "
-                f'its metadata["render_modes"] has {", ".join(map(str, modes)) or "none"}.'
-            )
+        """One environment whose `render()` gives pictures."""
+        env: gymnasium.Env = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
         return env
 
     def _made(self) -> gymnasium.Env:
         return _made(self.factory, self._env_id)
+
+
+def drawable(
+    make: Callable[[Callable[[], Any]], Any],
+    factory: Callable[[], Any],
+    drawing: Callable[[], Any] | None,
+    name: str,
+) -> Any:
+    """An environment, by `make`, whose `render()` gives pictures: of `drawing`, where that can; else the factory, or
+    the object, of the user must see to that itself."""
+    env = make(factory)
+    modes = env.metadata.get("render_modes") or []
+    if drawing is not None and PICTURES in modes:
+        env.close()
+        env = make(drawing)
+    mode = getattr(env, "render_mode", None)
+    if mode != PICTURES:
+        env.close()
+        raise UserError(
+            f"{name} cannot be drawn: it was made with render_mode={mode}, not {PICTURES}; its "
+            f'metadata["render_modes"] has {", ".join(map(str, modes)) or "none"}.'
+        )
+    return env
 
 
 def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:

@@ -23,6 +23,7 @@ from gymnasium import spaces
 from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
+from proximo.envs.host.gymnasium import PICTURES, drawable
 from proximo.envs.host.lane import LaneOptions, Outlook, Reading
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
@@ -46,7 +47,6 @@ NEEDS = {
     "classic.texas_holdem": "rlcard",
     "sisl.multiwalker": "Box2D",
 }
-PICTURES = "rgb_array"
 OBSERVATION = "observation"
 READABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -156,20 +156,8 @@ class PettingZooSource:
         return pool
 
     def rendering(self) -> gymnasium.Env:
-        """One environment whose `render()` gives pictures. A user's factory, or object, must see to that itself."""
-        env = self._made()
-        modes = env.metadata.get("render_modes") or []
-        if self._drawing is not None and PICTURES in modes:
-            env.close()
-            env = self._made(self._drawing)
-        mode = getattr(env, "render_mode", None)
-        if mode != PICTURES:
-            env.close()
-            raise UserError(
-                f"{self._name} cannot be drawn: it was made with render_mode={mode}, not {PICTURES}; its "
-                f'metadata["render_modes"] has {", ".join(map(str, modes)) or "none"}.'
-            )
-        return self._alone(env)
+        """One environment whose `render()` gives pictures."""
+        return self._alone(drawable(self._made, self.factory, self._drawing, self._name))
 
     def _arrange(self, agents: AgentsConfig) -> None:
         team = arranged(self._name, self._roster, agents)
