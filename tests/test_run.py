@@ -72,10 +72,11 @@ def test_a_run_is_found_by_its_name(run, monkeypatch):
 def test_the_table(run, proximo):
     code, printed, errors = proximo("evaluate", run, "--episodes", 5)
     assert (code, errors) == (0, "")
-    first, titles, *rows = printed.splitlines()
+    first, titles, *rows, meant = printed.splitlines()
     assert first == (f"The policy final of {run} on CartPole-v1: 5 episodes, seed 3, always the most likely action.")
     assert titles.split() == ["mean", "std", "min", "max", "95", "%", "interval"]
     assert [row.split()[0] for row in rows] == ["return", "length", "success"]
+    assert meant.endswith("any that terminates (track.success_return sets a return).")
 
 
 def test_json_repeats_the_final_evaluation_of_training(run, proximo):
