@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
+from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
@@ -26,7 +27,6 @@ from proximo.spaces import to_mask
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
-PICTURES = "rgb_array"
 
 
 def names() -> list[str]:
@@ -128,29 +128,6 @@ class GymnasiumSource:
 
     def _made(self) -> gymnasium.Env:
         return _made(self.factory, self._env_id)
-
-
-def drawable(
-    make: Callable[[Callable[[], Any]], Any],
-    factory: Callable[[], Any],
-    drawing: Callable[[], Any] | None,
-    name: str,
-) -> Any:
-    """An environment, by `make`, whose `render()` gives pictures: of `drawing`, where that can; else the factory, or
-    the object, of the user must see to that itself."""
-    env = make(factory)
-    modes = env.metadata.get("render_modes") or []
-    if drawing is not None and PICTURES in modes:
-        env.close()
-        env = make(drawing)
-    mode = getattr(env, "render_mode", None)
-    if mode != PICTURES:
-        env.close()
-        raise UserError(
-            f"{name} cannot be drawn: it was made with render_mode={mode}, not {PICTURES}; its "
-            f'metadata["render_modes"] has {", ".join(map(str, modes)) or "none"}.'
-        )
-    return env
 
 
 def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:

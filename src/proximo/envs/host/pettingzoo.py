@@ -23,7 +23,7 @@ from gymnasium import spaces
 from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
-from proximo.envs.host.gymnasium import PICTURES, drawable
+from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.lane import LaneOptions, Outlook, Reading
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
