@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import settings
+from proximo import compiling, settings
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes
 from proximo.policy.policy import Policy
@@ -99,3 +99,14 @@ def test_episode_bookkeeping(cartpole):
     np.testing.assert_array_equal(returned[ended], lengths[ended])
     assert (lengths.sum(axis=0) + np.asarray(state.collect.length)).tolist() == [30 * 16] * 4
     assert sum(int(report.num_valid) for report in reports) == 30 * 16 * 4
+
+
+@pytest.mark.parametrize(("flags", "level"), [("", 1), ("--xla_backend_optimization_level=3", None)])
+def test_what_xla_flags_say_is_left_to_them_but_in_small_programs(monkeypatch, flags, level):
+    compiling.jit(abs, small=True)  # finds out, once, which options there are
+    given = []
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setattr(jax, "jit", lambda _, compiler_options: given.append(compiler_options))
+    compiling.jit(abs)
+    compiling.jit(abs, small=True)
+    assert [options.get("xla_backend_optimization_level") for options in given] == [level, 1]

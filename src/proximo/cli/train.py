@@ -205,6 +205,6 @@ def evaluate(
     out.print(evaluation_table(summary))
     goal = config.track.success_return
     meant = "any that terminates (track.success_return sets a return)" if goal is None else f"a return from {goal:g} on"
-    out.print(f"[dim]A success is what the environment calls one; where it calls none so, {meant}.[/dim]")
+    out.print(f"[dim]A success is what the environment calls one; where it does not say, {meant}.[/dim]")
     for file in videos:
         out.print(f"[dim]{escape(file)}[/dim]")
