@@ -44,7 +44,7 @@ ALLOWED = {
     "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
     "evaluate summary trace record run tables track train",
 }
-UNRESTRICTED = {"cli", "__init__"}
+UNRESTRICTED = {"cli", "__init__", "__main__"}
 
 # The only file that may import a library.
 OWNER = {"mlflow": "track/mlflow.py", "typer": "cli", "gymnax": "envs/compiled/gymnax.py", "pettingzoo": "envs/host/"}

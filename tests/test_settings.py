@@ -596,3 +596,49 @@ def test_wrong_keyword_value_names_the_path():
 @pytest.mark.parametrize("text", ["ppo.gamma", "ppo.gamma 0.9", "ppo.gamma:0.9", "", "=0.9", " = "])
 def test_assignment_without_name_or_equals_shows_how(text):
     assert refusal(from_assignments, [text]) == f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}."
+
+
+# ---- what is collected for an update, by its own name
+
+
+def test_frames_per_batch_sets_the_rollout_length():
+    config = build(from_keywords(dict(frames_per_batch=512, num_envs=16)))
+    assert config.ppo.rollout_length == 32
+    assert config.frames_per_batch == 512
+    assert build({"ppo.rollout_length": 7}, from_mapping({"frames_per_batch": 128}, "it")).ppo.rollout_length == 16
+    assert build(assign("ppo.frames_per_batch=128"), {"env.num_envs": 2}).ppo.rollout_length == 64
+    # A rollout length that is given later, by a flag over a file, counts.
+    assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 8}).ppo.rollout_length == 8
+
+
+def test_frames_that_do_not_fit_are_refused():
+    assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100)))
+    assert "one of the two" in refusal(build, from_keywords(dict(frames_per_batch=64, rollout_length=8)))
+    assert "at least 1" in refusal(from_keywords, dict(frames_per_batch=0))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda: from_keywords(dict(batch_size=64, minibatch_size=32)),
+        lambda: from_mapping({"ppo": {"batch_size": 64, "minibatch_size": 32}}, "it"),
+    ],
+)
+def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values):
+    config = build(values())
+    assert (config.ppo.rollout_length, config.ppo.minibatch_size) == (8, 32)
+
+
+def test_a_batch_size_alone_is_answered_with_both_meanings():
+    text = refusal(from_keywords, dict(batch_size=64))
+    assert "ppo.minibatch_size" in text
+    assert "frames_per_batch" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("eval_interval", "eval.frequency"), ("eval_steps", "eval.episodes"), ("log_interval", "track.log_frequency")],
+)
+def test_names_of_the_training_flow_are_answered_with_ours(name, ours):
+    assert ours in refusal(from_keywords, {name: 5})
+    assert ours in refusal(from_mapping, {name: 5}, "it")

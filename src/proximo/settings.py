@@ -70,6 +70,8 @@ FOREIGN_NAMES = {
     "num_timesteps": "train.total_timesteps",
     "steps": "train.total_timesteps",
     "eval_freq": "eval.frequency",
+    "eval_interval": "eval.frequency",
+    "eval_steps": "eval.episodes",
     "n_eval_episodes": "eval.episodes",
     "num_seed": "seed",
     "stats_window_size": "track.recent_episodes",
@@ -79,6 +81,10 @@ FOREIGN_NAMES = {
 KEYWORDS = {"enable_mlflow": "track.mlflow"}
 # Where our setting means something a little different, what it means.
 DIFFERENCES = {
+    "batch_size": "samples per gradient step; what is collected for an update is frames_per_batch",
+    "eval_interval": "in updates",
+    "eval_steps": "whole episodes; env.max_steps_per_episode cuts them",
+    "log_interval": "in updates",
     "vec_env_cls": "0 for this process, a number of worker processes, or auto",
     "share_features_extractor": "separate or shared",
     "num_minibatches": "the size of a minibatch, not how many there are",
@@ -123,11 +129,22 @@ def all_settings() -> dict[str, Setting]:
 
 SETTINGS = all_settings()
 
+FRAMES = Setting(
+    "frames_per_batch",
+    int,
+    None,
+    {"help": "Sets ppo.rollout_length, so that all environments together take so many steps for an update."}
+    | {"at_least": 1, "at_most": 10**9, "above": None},
+)
+"""Not a setting of its own: `build` turns it into `ppo.rollout_length`."""
+
 
 def find_setting(path: str) -> Setting:
     """The setting at `path`, or an error that names the nearest one."""
     if path in SETTINGS:
         return SETTINGS[path]
+    if path.removeprefix("ppo.") == FRAMES.path:
+        return FRAMES
     name = path.rpartition(".")[2].lower().replace("-", "_")
     if name in FOREIGN_NAMES:
         hint = f"Proximo calls it {FOREIGN_NAMES[name]}" + (f" ({DIFFERENCES[name]})" if name in DIFFERENCES else "")
@@ -245,9 +262,9 @@ def from_mapping(mapping: Any, source: str) -> Values:
     sections = {path.partition(".")[0] for path in SETTINGS if "." in path}
     values: Values = {}
     try:
-        for key, value in mapping.items():
+        for key, value in _both_sizes(mapping).items():
             if key in sections and (value is None or isinstance(value, Mapping)):
-                for inner, inner_value in (value or {}).items():
+                for inner, inner_value in _both_sizes(value or {}).items():
                     found = find_setting(f"{key}.{inner}")
                     values[found.path] = convert(found, inner_value)
             else:
@@ -256,6 +273,13 @@ def from_mapping(mapping: Any, source: str) -> Values:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return values
+
+
+def _both_sizes(given: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """`given`, where beside a `minibatch_size` a `batch_size` is what is collected; alone, it could be either."""
+    if not {"batch_size", "minibatch_size"} <= given.keys():
+        return given
+    return {FRAMES.path if key == "batch_size" else key: value for key, value in given.items()}
 
 
 class _Loader(yaml.SafeLoader):
@@ -305,7 +329,7 @@ def from_assignments(assignments: list[str]) -> Values:
 def from_keywords(keywords: Mapping[str, Any]) -> Values:
     """The values of Python keywords: a key's own name (`gamma=0.9`) or `section_key` (`eval_episodes=5`)."""
     values: Values = {}
-    for name, value in keywords.items():
+    for name, value in _both_sizes(keywords).items():
         found = find_keyword(name)
         if found.path in values:
             raise UserError(f"{found.path} is given twice.")
@@ -316,12 +340,29 @@ def from_keywords(keywords: Mapping[str, Any]) -> Values:
 def build(*layers: Values, base: Config | None = None) -> Config:
     """A checked configuration: `base` (or the defaults), then each layer over the one before."""
     config = Config()
+    frames: int | None = None
     for layer in (from_mapping(to_mapping(base or config), "config"), *layers):
+        if FRAMES.path in layer and "ppo.rollout_length" in layer:
+            raise UserError("frames_per_batch sets ppo.rollout_length; give one of the two.")
+        frames = layer.get(FRAMES.path, None if "ppo.rollout_length" in layer else frames)
         for path, value in layer.items():
+            if path == FRAMES.path:
+                continue
             head, dot, name = path.partition(".")
             inner = dataclasses.replace(getattr(config, head), **{name: value}) if dot else value
             config = dataclasses.replace(config, **{head: inner})
-    return check(config)
+    return check(config if frames is None else _collecting(config, frames))
+
+
+def _collecting(config: Config, frames: int) -> Config:
+    """`config` with rollouts of `frames` steps over all environments."""
+    steps, rest = divmod(frames, config.env.num_envs)
+    if rest:
+        raise UserError(
+            f"frames_per_batch={frames} cannot be shared evenly by env.num_envs={config.env.num_envs} environments; "
+            f"make it a multiple of {config.env.num_envs}."
+        )
+    return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, rollout_length=steps))
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
