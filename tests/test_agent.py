@@ -307,3 +307,56 @@ def test_the_shape_of_memory_is_found_once(monkeypatch):
     monkeypatch.setattr(type(agent.policy), "_start", lambda *_: pytest.fail("the networks were started anew"))
     agent.act(np.zeros(3, np.float32))
     agent.value(np.zeros(3, np.float32))
+
+
+# ---- made for sizes, and named as elsewhere
+
+
+def test_an_agent_for_sizes_takes_vectors_and_gives_numbers():
+    one = PPOAgent(observation_dim=4, action_dim=2)
+    assert one.policy.observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    assert one.act(np.zeros(4)) in (0, 1)
+    assert one.act(np.zeros((3, 4))).shape == (3,)
+
+
+def test_an_agent_for_sizes_takes_over_the_spaces_of_its_environment():
+    one = PPOAgent(observation_dim=3, action_dim=2)
+    before = one.params
+    one.fit(spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))  # another size: nothing happens
+    assert one.policy.observation_space.shape == (3,)
+    one.fit(OBS, spaces.Discrete(2))
+    assert one.policy.observation_space == OBS
+    assert one.params is before
+    one.fit(spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(2))  # once is enough
+    assert one.policy.observation_space == OBS
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "observation_dim and action_dim"),
+        ({"observation_dim": 4}, "observation_dim and action_dim"),
+        ({"observation_dim": 0, "action_dim": 2}, "from 1 on"),
+        ({"observation_dim": 4, "action_dim": "two"}, "'two'"),
+        ({"observation_space": OBS, "action_space": spaces.Discrete(2), "action_dim": 2}, "either"),
+        ({"observation_space": OBS}, "action space"),
+    ],
+)
+def test_sizes_that_say_too_little_or_too_much_are_refused(given, said):
+    with pytest.raises(UserError, match=said):
+        PPOAgent(**given)
+
+
+def test_files_load_by_their_names_without_suffix(tmp_path):
+    written = agent(spaces.Discrete(3)).save_policy_net(tmp_path / "best_return_pi_ckpt")
+    assert written.name == "best_return_pi_ckpt.safetensors"
+    loaded = PPOAgent.load(tmp_path / "best_return_pi_ckpt")
+    assert loaded.networks == ["actor"]
+    with pytest.raises(UserError, match="no such file"):
+        PPOAgent.load(tmp_path / "worst")
+
+
+def test_a_state_dict_of_pytorch_is_refused_with_what_it_is(tmp_path):
+    (tmp_path / "final_actor.pth").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"PyTorch state dict.*safetensors"):
+        PPOAgent.load(tmp_path / "final_actor.pth")

@@ -6,17 +6,26 @@ from proximo._version import __version__
 
 if TYPE_CHECKING:
     from proximo.config import Config
+    from proximo.envs.host.cartpole import CartPoleWrapper
+    from proximo.envs.host.pool import AsyncEnvPool
     from proximo.envs.stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
-    from proximo.policy.agent import PPOAgent
+    from proximo.policy.agent import PPOAgent, PPOClip
+    from proximo.policy.observation import ObservationAdapter
     from proximo.policy.team_agent import TeamAgent
+    from proximo.ppo.rollout import Rollout
     from proximo.train.trainer import PPOTrainer
 
 __all__ = [
+    "AsyncEnvPool",
+    "CartPoleWrapper",
     "Config",
     "FrameStacker",
+    "ObservationAdapter",
     "PPOAgent",
+    "PPOClip",
     "PPOTrainer",
+    "Rollout",
     "TeamAgent",
     "__version__",
     "run_multiple_experiments",
@@ -24,10 +33,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncEnvPool": "proximo.envs.host.pool",
+    "CartPoleWrapper": "proximo.envs.host.cartpole",
     "Config": "proximo.config",
     "FrameStacker": "proximo.envs.stack",
+    "ObservationAdapter": "proximo.policy.observation",
     "PPOAgent": "proximo.policy.agent",
+    "PPOClip": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
+    "Rollout": "proximo.ppo.rollout",
     "TeamAgent": "proximo.policy.team_agent",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",

@@ -40,30 +40,56 @@ class PPOAgent:
 
     A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded; networks of your
     own (`network`, see docs/networks.md) are the exception: they are handed in again.
+
+    A new one is made for a pair of spaces, or, for vectors and discrete actions, for two sizes:
+    `PPOAgent(observation_dim=4, action_dim=2)`.
     """
 
     def __init__(
         self,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
         config: Config | None = None,
         params: Tree = None,
         obs_stats: Tree = None,
         network: Any = None,
         critic_space: spaces.Space | None = None,
+        *,
+        observation_dim: int | None = None,
+        action_dim: int | None = None,
     ):
+        self.by_sizes = observation_space is None
+        """Whether it was made for sizes: the environment that it is trained on says more, see `fit`."""
+        if observation_space is None or action_space is None:
+            observation_space, action_space = _sized(observation_space, action_space, observation_dim, action_dim)
+        elif observation_dim is not None or action_dim is not None:
+            raise UserError("Spaces already have sizes; give PPOAgent either spaces or observation_dim and action_dim.")
         self.config = config or Config()
         self.network = network
         self.role: dict[str, Any] | None = None
         """Of one of many agents: its group, and who is in it."""
         given = (observation_space, action_space, self.config.network, self.config.normalize)
-        self.policy = shared_policy(*given, network, critic_space)
+        self._follow(shared_policy(*given, network, critic_space))
         self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
+
+    def _follow(self, policy: Policy) -> None:
+        self.policy = policy
         self._act = jit(self._act_batch, static_argnames="deterministic")
-        self._value = jit(self.policy.value)
+        self._value = jit(policy.value)
         self._memory: dict[str, Tree] = {}
+
+    def fit(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        """Take over an environment's spaces, with its bounds and types, if this agent was made for sizes alone and
+        they are the same. The networks stay as they are."""
+        alike = isinstance(observation_space, spaces.Box) and isinstance(action_space, spaces.Discrete)
+        sizes = (self.policy.observation_space.shape, getattr(self.policy.action_space, "n", None))
+        if not self.by_sizes or not alike or sizes != (observation_space.shape, getattr(action_space, "n", None)):
+            return
+        given = (observation_space, action_space, self.config.network, self.config.normalize)
+        self._follow(shared_policy(*given, self.network))
+        self.by_sizes = False
 
     def _fresh(self) -> Tree:
         init = shared(lambda: jit(self.policy.init), "init", Same(self.policy))
@@ -143,6 +169,13 @@ class PPOAgent:
         `network` is what the agent was made with, where that was not a built-in one.
         """
         path = Path(path)
+        if path.suffix == ".pth":
+            raise UserError(
+                f"{path} is a PyTorch state dict: weights without the spaces and settings that they belong to. Load "
+                f"the .safetensors file that is saved beside it, or read the weights with torch.load."
+            )
+        if not path.exists() and path.suffix != ".safetensors":
+            path = path.with_name(path.name + ".safetensors")
         return cls.from_tensors(*tensors.read(path, "policy"), path, network)
 
     @classmethod
@@ -239,6 +272,25 @@ class PPOAgent:
         named = tensors.named({"params": params, "obs_stats": self.obs_stats})
         tensors.write(path, "policy", named, self.describe() | {"networks": list(networks)})
         return path
+
+
+PPOClip = PPOAgent
+"""The name that an agent has elsewhere."""
+
+
+def _sized(
+    observation_space: spaces.Space | None, action_space: spaces.Space | None, seen: int | None, done: int | None
+) -> tuple[spaces.Space, spaces.Space]:
+    """The spaces of vectors with `seen` numbers and of `done` discrete actions."""
+    if observation_space is not None or action_space is not None or seen is None or done is None:
+        raise UserError(
+            "PPOAgent needs an observation space and an action space, or for vectors and discrete actions "
+            "observation_dim and action_dim, such as PPOAgent(observation_dim=4, action_dim=2)."
+        )
+    for name, size in (("observation_dim", seen), ("action_dim", done)):
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise UserError(f"{name} must be a whole number from 1 on, not {size!r}.")
+    return spaces.Box(-np.inf, np.inf, (int(seen),), np.float32), spaces.Discrete(int(done))
 
 
 def _role(given: Any) -> dict[str, Any] | None:

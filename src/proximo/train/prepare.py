@@ -118,6 +118,8 @@ def check_spaces(agent: AnyAgent, spec: envs.EnvSpec) -> None:
     ours, theirs = (None if held is None else dict(held.groups) for held in (agent_team(agent), spec.team))
     if ours != theirs:
         raise UserError(f"The agent's groups are {ours or 'none'}; {spec.id} has {theirs or 'none'}.")
+    if isinstance(agent, PPOAgent):
+        agent.fit(spec.observation_space, spec.action_space)
     for name in ("observation_space", "action_space"):
         ours, theirs = getattr(agent.policy, name), getattr(spec, name)
         if ours != theirs:
