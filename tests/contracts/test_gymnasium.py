@@ -1,6 +1,7 @@
 """The Gymnasium adapter: the contract on environments of every kind, the pool's promises, ids, objects, factories."""
 
 import itertools
+import re
 
 import gymnasium
 import numpy as np
@@ -13,7 +14,7 @@ from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.envs.host.lane import without_limit
 from proximo.envs.host.pool import split_groups
-from proximo.errors import UserError
+from proximo.errors import EnvError, UserError
 
 IDS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "HalfCheetah-v5", "MiniGrid-Empty-Random-5x5-v0", "Taxi-v4"]
 
@@ -251,3 +252,28 @@ def test_jax_stays_out_of_worker_processes():
     code = f"import {modules}, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Lying(host_probes.Hybrid):
+    """Says that it gives a dictionary, and gives something else."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def _obs(self):
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros(2), "gave a ndarray for the observation, which should be a dictionary with ['action_mask', 'grid'"),
+        (None, "gave a NoneType"),
+        ({"grid": 1}, "gave a dictionary with ['grid']"),
+        (host_probes.Hybrid.observation_space.sample() | {"inner": 3}, "gave a int for the observation['inner']"),
+    ],
+)
+def test_an_observation_of_another_structure_is_named(given, said):
+    with pytest.raises(EnvError, match=re.escape(said)) as caught:
+        make(lambda: Lying(given))
+    assert "environment Lying " in str(caught.value)

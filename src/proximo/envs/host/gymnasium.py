@@ -100,7 +100,7 @@ class GymnasiumSource:
                 f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
             ) from None
         self.mask_source = find_mask(env, obs, info)
-        observation_space, left_out = learnable(env.observation_space, obs, self.mask_source)
+        observation_space, left_out = learnable(env.observation_space, obs, self.mask_source, name)
         if left_out:
             self.notices.append(f"Left out of the observation, being text: {', '.join(left_out)}.")
         self.spec = EnvSpec(

@@ -210,7 +210,8 @@ def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[st
             mask = "obs"
         elif agent in informed or (informed and (turns or agent not in obs)):
             mask = "info"  # who is not on turn, or not there yet, need not have one
-        space, texts = learnable(space, obs[agent] if agent in obs else space.sample(), mask)
+        seen = obs[agent] if agent in obs else space.sample()
+        space, texts = learnable(space, seen, mask, f"of the agent {name}")
         left_out += [f"[{name!r}]{path}" for path in texts]
         inside: Path = ()
         if mask == "obs" and isinstance(space, spaces.Dict) and list(space.spaces) == [OBSERVATION]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from proximo.errors import EnvError
 from proximo.spaces import Path, build, leaves, pick, shown, to_mask
 
 MASK = "action_mask"
@@ -55,8 +56,9 @@ class Row:
             raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
 
 
-def learnable(space: spaces.Space, obs: Any, mask_source: str | None) -> tuple[spaces.Space, list[str]]:
-    """The space without its mask and without texts, which no network reads; and where the texts were."""
+def learnable(space: spaces.Space, obs: Any, mask_source: str | None, name: str) -> tuple[spaces.Space, list[str]]:
+    """The space of the environment `name` without its mask and without texts, which no network reads; and where the
+    texts were."""
     if not isinstance(space, spaces.Dict):
         return space, []
     left_out: list[str] = []
@@ -64,6 +66,12 @@ def learnable(space: spaces.Space, obs: Any, mask_source: str | None) -> tuple[s
     def kept(space: spaces.Dict, obs: Any, path: Path) -> spaces.Dict:
         entries = {}
         for key, inner in space.spaces.items():
+            if not isinstance(obs, Mapping) or key not in obs:
+                came = f"a dictionary with {list(obs)}" if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
+                raise EnvError(
+                    f"The environment {name} does not keep to its observation space: its reset gave {came} for the "
+                    f"observation{shown(path)}, which should be a dictionary with {list(space.spaces)}."
+                )
             if isinstance(inner, spaces.Text) or isinstance(obs[key], str):
                 left_out.append(shown((*path, key)))
             elif path or key != MASK or mask_source != "obs":
