@@ -126,7 +126,7 @@ def _carry_out(
     compiled = find_compiled(missing, env)
     count = max(1, min(jobs or len(cores), len(missing)))
     progress.start(plan, out, missing, count)
-    tracker = make_tracker(plan, out, progress.note)
+    tracker = make_tracker(plan, out, progress.warn)
     in_main = threading.current_thread() is threading.main_thread()
     with Interrupt() if in_main else nullcontext() as interrupt, progress:
         tracker.start()
