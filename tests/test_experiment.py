@@ -114,6 +114,16 @@ def test_a_single_experiment_is_a_run(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["updates"] == 12
 
 
+def test_seeds_that_share_environments_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner_module.Slots, "run", lambda self: None)
+    heard = Heard()
+    run_multiple_experiments(HOST, seeds=[0, 1], out=tmp_path / "e", preset=False, progress=heard, **SHORT)
+    assert heard.notes[0].startswith("The seeds 0 and 1 start 3 of 4 environments alike on CartPole-v1")
+    heard = Heard()
+    run_multiple_experiments(HOST, seeds=2, out=tmp_path / "f", preset=False, progress=heard, **SHORT)
+    assert heard.notes == []
+
+
 def test_nothing_is_done_twice(tmp_path):
     out = tmp_path / "e"
     first = run_multiple_experiments(JAX, seeds=2, out=out, preset=False, **SHORT)
@@ -306,7 +316,7 @@ def test_the_command_trains_seeds_and_shows_a_table(tmp_path):
     assert done.exit_code == 0, done.output
     assert "2 runs, 2 at a time" in done.output or len(os.sched_getaffinity(0)) == 1
     assert "95 % interval" in done.output
-    assert [run.config.seed for run in Plan.load(tmp_path / "e").runs] == [5, 6]
+    assert [run.config.seed for run in Plan.load(tmp_path / "e").runs] == [5, 100_005]
     assert invoke(JAX, "--trials", 1, "--steps", 64, "--out", tmp_path / "q", "-q", *FLAGS).output == ""
 
 
@@ -437,7 +447,7 @@ def test_the_display_counts_runs_and_says_each_note_once(tmp_path):
     assert "500 / 1,000 steps" in text
     said = console.export_text()
     assert said.count("A step takes") == 1
-    assert "seed1: It broke." in said
+    assert "seed100000: It broke." in said
 
 
 @pytest.mark.slow
