@@ -6,7 +6,7 @@ ENV ?= CartPole-v1
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help train test test-fast test-learning bench lint format clean
+.PHONY: help train test test-fast test-learning figures bench lint format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -32,6 +32,9 @@ test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(PYTEST) -m learning -s
+
+figures: $(VENV)/.installed-dev  ## Train the presets, and write their table in README; takes long
+	$(BIN)/python tools/figures.py
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

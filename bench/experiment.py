@@ -40,7 +40,7 @@ def compare(num_seeds: int) -> None:
         alone = time.perf_counter() - started
         print(f"one after the other: {alone:6.1f} s", flush=True)
         started = time.perf_counter()
-        run_multiple_experiments(ENV, seeds=num_seeds, out=folder / "experiment", **SETTINGS)
+        run_multiple_experiments(ENV, seeds=range(num_seeds), out=folder / "experiment", **SETTINGS)
         together = time.perf_counter() - started
         same = policies(folder / "alone") == policies(folder / "experiment" / "runs")
         print(f"one experiment:      {together:6.1f} s, {together / alone:.2f} of it; same policies: {same}")

@@ -192,6 +192,8 @@ class Notes(Console):
     def note(self, sentence):
         self.said.append(sentence)
 
+    warn = note
+
 
 class LongRecall(Probe):
     """Five steps. The first shows the cue, the others nothing; reward 1 if the last action matches the cue. A policy

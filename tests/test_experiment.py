@@ -20,6 +20,7 @@ from proximo.errors import UserError
 from proximo.experiment import runner as runner_module
 from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress, ProgressDisplay
+from proximo.experiment.track import ExperimentFeeder
 from proximo.run import find_run
 from proximo.track.store import RunStore
 
@@ -53,6 +54,8 @@ class Heard(Progress):
 
     def note(self, sentence, key=None):
         self.notes.append(sentence)
+
+    warn = note
 
 
 def plain(summary):
@@ -109,6 +112,16 @@ def test_a_single_experiment_is_a_run(tmp_path):
     result = run_single_experiment(config, tmp_path / "run")
     assert result["stop_reason"] == "budget"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["updates"] == 12
+
+
+def test_seeds_that_share_environments_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner_module.Slots, "run", lambda self: None)
+    heard = Heard()
+    run_multiple_experiments(HOST, seeds=[0, 1], out=tmp_path / "e", preset=False, progress=heard, **SHORT)
+    assert heard.notes[0].startswith("The seeds 0 and 1 start 3 of 4 environments alike on CartPole-v1")
+    heard = Heard()
+    run_multiple_experiments(HOST, seeds=2, out=tmp_path / "f", preset=False, progress=heard, **SHORT)
+    assert heard.notes == []
 
 
 def test_nothing_is_done_twice(tmp_path):
@@ -303,7 +316,7 @@ def test_the_command_trains_seeds_and_shows_a_table(tmp_path):
     assert done.exit_code == 0, done.output
     assert "2 runs, 2 at a time" in done.output or len(os.sched_getaffinity(0)) == 1
     assert "95 % interval" in done.output
-    assert [run.config.seed for run in Plan.load(tmp_path / "e").runs] == [5, 6]
+    assert [run.config.seed for run in Plan.load(tmp_path / "e").runs] == [5, 100_005]
     assert invoke(JAX, "--trials", 1, "--steps", 64, "--out", tmp_path / "q", "-q", *FLAGS).output == ""
 
 
@@ -434,7 +447,7 @@ def test_the_display_counts_runs_and_says_each_note_once(tmp_path):
     assert "500 / 1,000 steps" in text
     said = console.export_text()
     assert said.count("A step takes") == 1
-    assert "seed1: It broke." in said
+    assert "seed100000: It broke." in said
 
 
 @pytest.mark.slow
@@ -470,6 +483,56 @@ def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monk
     assert files == {"plots", "report.html", "summary.csv", "summary.json"}
     assert any(file.path.endswith(".png") for file in client.list_artifacts(ids["e"], "plots"))
     assert by_name["careful--seed0"].data.metrics["update"] == 12
+
+
+def plots(folder):
+    return sorted(file.name for file in (Path(folder) / "plots").glob("*"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_waits_for_all_that_a_run_leaves(tmp_path, monkeypatch):
+    """A run has ended when its process lets go of it, and not before."""
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    out = tmp_path / "e"
+    run_multiple_experiments(JAX, seeds=1, out=out, preset=False, **SHORT)
+    (run,) = (out / "runs").iterdir()
+    feeder = ExperimentFeeder(out)
+    store = RunStore.reopen(run, 12)
+    feeder.feed()
+    memory = json.loads((run / "mlflow.json").read_text())
+    client = MlflowClient(memory["uri"])
+    assert (feeder.sent, client.get_run(memory["run_id"]).info.status) == (0, "RUNNING")
+    (run / "plots").mkdir(exist_ok=True)
+    (run / "plots" / "late.png").write_bytes(b"a picture")
+    store.close()
+    feeder.feed()
+    kept = client.get_run(memory["run_id"])
+    assert (feeder.sent, kept.info.status) == (1, "FINISHED")
+    assert plots(kept.info.artifact_uri) == plots(run) == ["late.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.pictures
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_pictures_of_every_run(tmp_path, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("PROXIMO_MLFLOW", raising=False)
+    monkeypatch.setattr("proximo.track.tracker.PATIENCE", 60.0)
+    heard = Heard()
+    run_multiple_experiments(JAX, seeds=3, out=tmp_path / "e", preset=False, progress=heard, **SHORT)
+    assert heard.notes == []
+    for run in (tmp_path / "e" / "runs").iterdir():
+        memory = json.loads((run / "mlflow.json").read_text())
+        kept = MlflowClient(memory["uri"]).get_run(memory["run_id"])
+        assert kept.info.status == "FINISHED"
+        assert len(plots(run)) == 8
+        assert plots(kept.info.artifact_uri) == plots(run)
 
 
 def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 import probes
 from killed import SETTINGS
-from proximo import PPOAgent, PPOTrainer, settings
+from proximo import PPOAgent, PPOTrainer, run_multiple_experiments, settings
 from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
@@ -26,7 +27,7 @@ from proximo.run import read_config
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
 from proximo.track.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
-from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words
+from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
 from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
 
@@ -362,6 +363,178 @@ def test_runs_and_store_can_be_moved_together(copy, tmp_path):
 def test_only_one_process_feeds(copy):
     with alone(copy, wait=False), pytest.raises(UserError, match="by its own training"):
         sync(copy, read_config(copy))
+
+
+# The end
+
+
+class Killed(BaseException):
+    """In the place of a signal that cannot be caught."""
+
+
+def drawing(seen, end=None):
+    """In the place of `illustrate`: draws one picture, and notes whether the run had its result before."""
+
+    def draw(path, *_):
+        seen.append((path / "result.json").exists())
+        if end is not None:
+            raise end
+        (path / "plots").mkdir(exist_ok=True)
+        (path / "plots" / "learning_curve.png").write_bytes(b"a picture")
+        return []
+
+    return draw
+
+
+def test_the_result_is_the_last_that_is_written(tmp_path, monkeypatch):
+    """Whoever takes it for the end, as experiments and MLflow do, finds the pictures; a resume draws them."""
+    path, seen = tmp_path / "runs" / "run", []
+    monkeypatch.setattr("proximo.train.trainer.illustrate", drawing(seen, Killed()))
+    with pytest.raises(Killed):
+        train(path, 2)
+    assert not (path / "result.json").exists()
+    sync(path, read_config(path))
+    assert stored(path).info.status == "KILLED"
+    monkeypatch.setattr("proximo.train.trainer.illustrate", drawing(seen))
+    PPOTrainer.resume(path).train()
+    assert seen == [False, False]
+    assert json.loads((path / "result.json").read_text())["updates"] == 2
+    sync(path, read_config(path))
+    assert stored(path).info.status == "FINISHED"
+    assert (Path(stored(path).info.artifact_uri) / "plots" / "learning_curve.png").is_file()
+
+
+def as_if_of(path, env_id):
+    """The run as if it had been trained on another environment, and converged."""
+    values = settings.to_mapping(read_config(path))
+    values["env"]["id"] = env_id
+    (path / "config.yaml").write_text(json.dumps(values))
+    result = json.loads((path / "result.json").read_text()) | {"env": env_id, "converged": True}
+    (path / "result.json").write_text(json.dumps(result))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("pettingzoo/mpe2.simple_spread_v3", "pettingzoo-mpe2-simple_spread_v3"),
+        ("pkg.envs:Thing-v0", "pkg-envs-Thing-v0"),
+        ("It's 100%.v0", "It-s-100-v0"),
+    ],
+)
+def test_environments_of_every_name_are_registered(copy, env_id, name):
+    """MLflow forbids / : . % and quotation marks in the names of models."""
+    result = as_if_of(copy, env_id)
+    sync(copy, read_config(copy))
+    run = stored(copy)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["final/return_mean"] == result["final_eval"]["return_mean"]
+    best = client(uri_of(copy)).get_model_version_by_alias(name, "best")
+    assert best.run_id == run.info.run_id
+
+
+def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy, monkeypatch):
+    result = as_if_of(copy, ENV)
+    with monkeypatch.context() as patch:
+        patch.setattr("proximo.track.mlflow.safe_name", lambda name: "a.name")
+        with pytest.raises(UserError, match=r"does not take .*: Invalid model name \('a.name'\)"):
+            sync(copy, read_config(copy))
+    run = stored(copy)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["final/return_mean"] == result["final_eval"]["return_mean"]
+    sync(copy, read_config(copy))
+    assert client(uri_of(copy)).get_model_version_by_alias("gymnax-CartPole-v1", "best").run_id == run.info.run_id
+    assert_complete(copy)
+
+
+def test_names_that_mlflow_forbids_are_changed():
+    assert flat({"agents": {"members": {"wolf+hare": ["a"]}}}) == {"agents.members.wolf-hare": '["a"]'}
+    row = {"update": 1, "step": 1, "time/elapsed": 0.0, "group/wolf+hare/return": 2.0, "a b:c/d.e-f_g": 1.0}
+    (batch,) = batches([row])
+    assert {name for name, *_ in batch} == {
+        *("update", "step", "time/elapsed", "group/wolf-hare/return", "a b:c/d.e-f_g"),
+    }
+
+
+def test_a_new_database_knows_only_its_own_folder(copy, tmp_path, monkeypatch):
+    """It is a copy of a template, which MLflow made in whatever folder the user was then."""
+    for name in ("cache", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sync(copy, read_config(copy))
+    default = client(uri_of(copy)).get_experiment("0")
+    assert default.artifact_location == str(copy.parent / "mlflow-artifacts" / "0")
+    assert str(tmp_path / "elsewhere").encode() not in (copy.parent / "mlflow.db").read_bytes()
+    assert not (tmp_path / "elsewhere" / "mlruns").exists()
+
+
+def heard_of(*lines):
+    """What the trainer says when the feeding process says this."""
+    notes: list[str] = []
+    one = tracker.Tracker(Path("runs/run"), notes.append)
+    one._listen([json.dumps(line).encode() for line in ({"uri": "sqlite:///x.db"}, *lines)])
+    return notes
+
+
+def test_trouble_is_called_by_its_name(monkeypatch):
+    assert heard_of({"trouble": "connection refused", "reached": False, "sent": 0}) == [
+        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training goes on; what is missing is sent "
+        "when it can be, or by `proximo sync runs/run`."
+    ]
+    assert heard_of({"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 3}) == [
+        "MLflow at sqlite:///x.db does not take everything: Invalid model name ('a.b'). Training goes on; "
+        "`proximo sync runs/run` tries again."
+    ]
+    said = []
+    monkeypatch.setattr("proximo.track.feed.say", lambda **facts: said.append(facts))
+    monkeypatch.setattr("proximo.track.feed.told", lambda seconds: b"end")
+    monkeypatch.setattr("proximo.track.feed.time.sleep", lambda seconds: None)
+
+    class Sender:
+        sent = 7
+        errors: ClassVar = [ConnectionError("Connection refused"), ValueError("Invalid model name ('a.b')")]
+
+        def finish(self):
+            if self.errors:
+                raise self.errors.pop(0)
+
+    keep_feeding(Sender())
+    assert said == [
+        {"trouble": "connection refused", "reached": False, "sent": 7},
+        {"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 7},
+        {"done": True, "sent": 7},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        ("API request to http://h/api failed with exception HTTPConnectionPool(...): Max retries exceeded", False),
+        ("(sqlite3.OperationalError) database is locked", False),
+        ("Invalid model name ('a.b') provided.", True),
+        ("No space left on device", True),
+    ],
+)
+def test_what_was_not_answered_is_told_from_what_was_refused(text, reached):
+    assert is_unreached(Exception(text)) is not reached
+
+
+@pytest.mark.filterwarnings("default")
+def test_python_users_are_warned(tmp_path, monkeypatch):
+    """The console of the command line says it; without one it is a warning."""
+
+    def troubled(config, path, note):
+        note("MLflow lacks this run.")
+        return tracker.NoTracker()
+
+    monkeypatch.setattr("proximo.train.trainer.make_tracker", troubled)
+    monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
+    given = SHORT | {"total_timesteps": 64, "preset": False}
+    with pytest.warns(UserWarning, match=r"MLflow lacks this run\."):
+        PPOTrainer(ENV, out=tmp_path / "run", **given).train()
+    with pytest.warns(UserWarning, match=r"MLflow lacks this run\."):
+        run_multiple_experiments(ENV, seeds=1, out=tmp_path / "e", **given)
 
 
 # Off

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proximo.errors import UserError
-from proximo.experiment.plan import Plan, make_plan, make_trials, read_plan
+from proximo.experiment.plan import Plan, make_plan, make_trials, overlap, read_plan
 
 TWO = """
 envs: [gymnax/CartPole-v1, CartPole-v1]
@@ -31,11 +31,40 @@ def table(plan):
     return [(run.trial, run.config.env.id, run.config.seed) for run in plan.runs]
 
 
-def test_trials_of_one_environment_are_seeds_from_the_first_on():
+def test_trials_of_one_environment_are_seeds_from_the_first_on_far_apart():
     plan = make_plan(["CartPole-v1"], make_trials(None, None, 5, first=10), {}, {"train.total_timesteps": 1000})
-    assert table(plan) == [("default", "CartPole-v1", seed) for seed in (10, 11, 12, 13, 14)]
+    assert table(plan) == [("default", "CartPole-v1", seed) for seed in (10, 100_010, 200_010, 300_010, 400_010)]
     assert {run.config.train.total_timesteps for run in plan.runs} == {1000}
-    assert [run.folder for run in plan.runs][:2] == ["runs/CartPole-v1--seed10", "runs/CartPole-v1--seed11"]
+    assert [run.folder for run in plan.runs][:2] == ["runs/CartPole-v1--seed10", "runs/CartPole-v1--seed100010"]
+
+
+def test_listed_seeds_stay_as_they_are_and_so_do_those_of_experiments_that_were_begun(tmp_path):
+    plan = make_plan(["CartPole-v1"], make_trials(None, None, [0, 1, 2]), {}, {})
+    assert [run.config.seed for run in plan.runs] == [0, 1, 2]
+    plan.save(tmp_path / "out")
+    again = Plan.load(tmp_path / "out")
+    assert [(run.config.seed, run.folder) for run in again.runs] == [
+        (seed, f"runs/CartPole-v1--seed{seed}") for seed in (0, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "num_envs", "told"),
+    [
+        (5, 8, None),
+        ([0, 1, 2], 8, "The seeds 0 and 1 start 7 of 8 environments alike"),
+        ([20, 3, 13], 8, "The seeds 13 and 20 start 1 of 8 environments alike"),
+        ([0, 8, 16], 8, None),
+        ([0, 1, 2], 1, None),
+        ([4], 8, None),
+    ],
+)
+def test_seeds_that_share_environments_are_told(seeds, num_envs, told):
+    base = {"env.num_envs": num_envs}
+    plan = make_plan(["CartPole-v1", "gymnax/CartPole-v1"], make_trials(None, None, seeds), base, {}, preset=False)
+    said = overlap(plan.runs, compiled={"gymnax/CartPole-v1"})
+    assert (said or "").partition(" on ")[0] == (told or "")
+    assert overlap(plan.runs, compiled={"gymnax/CartPole-v1", "CartPole-v1"}) is None
 
 
 def test_a_file_with_named_trials(write):
@@ -45,7 +74,7 @@ def test_a_file_with_named_trials(write):
     expected = [
         (trial, env, seed)
         for env in envs
-        for trial, seeds in (("careful", (0, 1, 2)), ("bold", (7, 9)))
+        for trial, seeds in (("careful", (0, 100_000, 200_000)), ("bold", (7, 9)))
         for seed in seeds
     ]
     assert table(plan) == expected
@@ -60,7 +89,7 @@ def test_a_file_with_named_trials(write):
 def test_flags_come_last_and_presets_first(write):
     plan = read_plan(write(TWO), {"train.total_timesteps": 99, "seed": 4})
     assert {run.config.train.total_timesteps for run in plan.runs} == {99}
-    assert [run.config.seed for run in plan.runs][:5] == [4, 5, 6, 7, 9]
+    assert [run.config.seed for run in plan.runs][:5] == [4, 100_004, 200_004, 7, 9]
     tuned = plan.runs[0].config.ppo.epochs_per_update
     plain = read_plan(write(TWO), {}, preset=False).runs[0].config.ppo.epochs_per_update
     assert (tuned, plain) == (20, 10)
@@ -121,7 +150,8 @@ def test_named_trials_and_a_grid_multiply():
         ("envs: a\ngrid: {ppo.gamma: [0.9]}\ntrials: {b: {ppo.gamma: 0.8}}", "both in the grid and in the trial b"),
         ("envs: a\npreset: 3", "preset in .* must be true or false"),
         ("envs: a\nbase: {ppo.minibatch_size: 7}", "does not divide"),
-        ("envs: a\nseeds: 100_000\ngrid: {ppo.gamma: [0.9, 0.8]}", "200,000 runs"),
+        ("envs: a\nseeds: 20_000\ngrid: {ppo.gamma: [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]}", "120,000 runs"),
+        ("envs: a\nseeds: 21_476", "21,476 seeds, 100,000 apart, .* at most 21,475 from 0 on"),
     ],
 )
 def test_mistakes_are_answered_in_words(write, text, words):

@@ -4,8 +4,17 @@ import jax
 import numpy as np
 import pytest
 
+from proximo import PPOTrainer
 from proximo.config import MAX_SEED
-from proximo.seeding import RESET_OFFSET, evaluation_action_key, evaluation_key, network_key, reset_key, training_keys
+from proximo.seeding import (
+    RESET_OFFSET,
+    evaluation_action_key,
+    evaluation_key,
+    network_key,
+    reset_key,
+    shared_with_evaluation,
+    training_keys,
+)
 from proximo.settings import SETTINGS
 
 
@@ -56,6 +65,22 @@ def test_same_seed_gives_same_keys():
     assert {name: words(key) for name, key in streams(3).items()} == {
         name: words(key) for name, key in streams(3).items()
     }
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "episodes", "shared"),
+    [(8, 10, None), (999, 10, None), (1_000, 10, "Environment 999"), (1_005, 3, "Environments 999 to 1001")],
+)
+def test_environments_that_start_as_those_of_the_evaluation_do_are_told(num_envs, episodes, shared):
+    """Environment i has the seed s + i, and that of the evaluation s + 999 + i."""
+    said = shared_with_evaluation(num_envs, episodes)
+    assert [sentence.partition(" start")[0] for sentence in said] == ([shared] if shared else [])
+
+
+def test_a_run_with_as_many_environments_says_so():
+    given = {"num_envs": 1_001, "rollout_length": 2, "minibatch_size": 1_001, "preset": False}
+    assert "Environments 999 to 1000 start" in PPOTrainer("CartPole-v1", **given).program.notices[0]
+    assert not PPOTrainer("gymnax/CartPole-v1", **given).program.notices, "its environments have one stream of keys"
 
 
 def test_the_largest_seed_leaves_room_for_every_derived_one():

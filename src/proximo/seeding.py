@@ -9,6 +9,8 @@
     minibatch shuffle        seed ^ 0xA11CE
     action sampling          seed ^ 0xAC7
 
+So seeds that are fewer than `num_envs` apart share host environments: an experiment's are 100,000 apart.
+
 Streams are addressed, never consumed: the numbers of update `u` come from `fold_in(key, u)`, so a run
 can be cut into chunks, stopped and resumed anywhere and still draw the same numbers.
 """
@@ -58,6 +60,18 @@ def evaluation_key(seed: int) -> jax.Array:
 
 def evaluation_action_key(seed: int) -> jax.Array:
     return jax.random.key((seed + EVALUATION_OFFSET) ^ ACTION_MASK)
+
+
+def shared_with_evaluation(num_envs: int, episodes: int) -> list[str]:
+    """A sentence about the host environments of training that start as those of the evaluation do, if there are any."""
+    last = min(num_envs, EVALUATION_OFFSET + min(episodes, num_envs)) - 1
+    if last < EVALUATION_OFFSET:
+        return []
+    which = "Environment 999 starts" if last == EVALUATION_OFFSET else f"Environments 999 to {last} start"
+    return [
+        f"{which} from the seeds that evaluations use, so what is evaluated is not all new to the policy; with up to "
+        f"999 environments (env.num_envs) nothing is shared."
+    ]
 
 
 def resumed_seed(seed: int, resumes: int) -> int:

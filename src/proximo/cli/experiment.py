@@ -19,7 +19,7 @@ seeds (docs/experiments.md). Ctrl-C stops; `--resume DIR` does what is missing, 
 
 Examples:
 
-* `proximo experiment CartPole-v1 --trials 5` trains with the seeds 0 to 4
+* `proximo experiment CartPole-v1 --trials 5` trains with five seeds: 0, 100000, ..., 400000
 
 * `proximo experiment examples/clip.yaml --dry-run` shows the runs and how long they would take
 
@@ -33,7 +33,8 @@ def experiment(
         str | None, typer.Argument(metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False)
     ] = None,
     trials: Annotated[
-        str | None, typer.Option(metavar="N", help="Seeds of each trial, --seed and those after it; 5 by default.")
+        str | None,
+        typer.Option(metavar="N", help="Seeds of each trial: --seed, and others 100,000 apart; 5 by default."),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps of each run.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; 0 by default.")] = None,

@@ -7,13 +7,13 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proximo import settings
-from proximo.config import Config
+from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError
 from proximo.files import to_json, write_atomically
 from proximo.presets import find_preset
@@ -24,6 +24,9 @@ PLAN = "experiment.json"
 KEYS = ("name", "envs", "seeds", "preset", "base", "trials", "grid")
 ONLY_TRIAL = "default"
 MOST_RUNS = 100_000
+SPACING = 100_000
+"""Between the seeds of an experiment: host environment i has the seed s + i, see `seeding.py`, and runs must not share
+environments."""
 
 
 @dataclass(frozen=True)
@@ -188,14 +191,38 @@ def grid_points(grid: Mapping[str, Any], source: str) -> list[Values]:
 
 
 def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, ...]:
-    """Seeds from their number, counted from `first`, or as they are listed."""
-    if type(given) is int and 1 <= given <= MOST_RUNS:
-        return tuple(first + i for i in range(given))
+    """Seeds from their number, `first` and those at equal distances after it, or as they are listed."""
+    if type(given) is int and given >= 1:
+        most = 1 + (MAX_SEED - first) // SPACING
+        if given > most:
+            raise UserError(
+                f"{given:,} seeds, {SPACING:,} apart, are more than there are: at most {most:,} from {first:,} on; "
+                f"list them in {source}."
+            )
+        return tuple(first + SPACING * i for i in range(given))
     if isinstance(given, list | tuple) and given and all(type(seed) is int for seed in given):
         if len(set(given)) < len(given):
             raise UserError(f"seeds in {source} lists a seed twice: {given}.")
         return tuple(given)
     raise UserError(f"seeds in {source} must be a number from 1 on or a list of seeds, not {given!r}.")
+
+
+def overlap(runs: Sequence[PlannedRun], compiled: Set[str]) -> str | None:
+    """A sentence about seeds of one trial that are so close that their runs share environments; None if there are none.
+    Environments that are `compiled` have streams of random numbers of their own for each seed."""
+    seeds: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in runs:
+        if run.config.env.id not in compiled:
+            seeds.setdefault((run.trial, run.config.env.id), []).append(run)
+    for (_, env), group in seeds.items():
+        num, ordered = group[0].config.env.num_envs, sorted(run.config.seed for run in group)
+        for one, other in itertools.pairwise(ordered):
+            if other - one < num:
+                return (
+                    f"The seeds {one} and {other} start {num - (other - one)} of {num} environments alike on {env}, so "
+                    f"their runs are not independent; seeds at least env.num_envs apart share none."
+                )
+    return None
 
 
 def env_list(given: Any, source: str) -> list[str]:

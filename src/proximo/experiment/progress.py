@@ -24,7 +24,7 @@ STYLES = {"failed": "red", "interrupted": "yellow"}
 
 
 class Progress:
-    """Says nothing, but warns of runs that fail. Its methods are called from several threads."""
+    """Says nothing, but warns of what fails. Its methods are called from several threads."""
 
     signal: int | None = None
     """What interrupted the experiment."""
@@ -40,6 +40,9 @@ class Progress:
             warnings.warn(f"{run.folder} failed: {message['sentence']}", stacklevel=1)
 
     def note(self, sentence: str) -> None: ...
+
+    def warn(self, sentence: str) -> None:
+        warnings.warn(sentence, stacklevel=2)
 
     def finish(self, summary: dict[str, Any], out: Path) -> None: ...
 
@@ -111,6 +114,9 @@ class ProgressDisplay(Progress):
                 return
             self._said.add(key or sentence)
         self.rich.print(f"[dim]{escape(sentence)}[/dim]")
+
+    def warn(self, sentence: str) -> None:
+        self.note(sentence)
 
     def finish(self, summary: dict[str, Any], out: Path) -> None:
         if self.signal is not None:

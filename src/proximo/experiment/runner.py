@@ -26,7 +26,16 @@ from proximo.config import Config
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
 from proximo.experiment.outcomes import ERROR, Outcome, read_outcome
-from proximo.experiment.plan import PLAN, Plan, PlannedRun, default_folder, env_list, make_plan, make_trials
+from proximo.experiment.plan import (
+    PLAN,
+    Plan,
+    PlannedRun,
+    default_folder,
+    env_list,
+    make_plan,
+    make_trials,
+    overlap,
+)
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
@@ -82,9 +91,9 @@ def run_multiple_experiments(
         run_multiple_experiments("CartPole-v1", {"careful": {"ppo.clip_epsilon": 0.1}, "bold": {...}})
         run_multiple_experiments(["CartPole-v1", "Acrobot-v1"], grid={"ppo.gamma": [0.98, 0.99]}, seeds=10)
 
-    `env` is an id or a list of ids, an environment, or a factory. `seeds` is their number, or a list. Settings for all
-    runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by side; as many as
-    there are processor cores by default.
+    `env` is an id or a list of ids, an environment, or a factory. `seeds` is their number (0, 100,000, ...), or a list.
+    Settings for all runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by
+    side; as many as there are processor cores by default.
     """
     if isinstance(config, str | Path):
         given = settings.from_file(Path(config))
@@ -126,7 +135,9 @@ def _carry_out(
     compiled = find_compiled(missing, env)
     count = max(1, min(jobs or len(cores), len(missing)))
     progress.start(plan, out, missing, count)
-    tracker = make_tracker(plan, out, progress.note)
+    if told := overlap(missing, compiled):
+        progress.note(told)
+    tracker = make_tracker(plan, out, progress.warn)
     in_main = threading.current_thread() is threading.main_thread()
     with Interrupt() if in_main else nullcontext() as interrupt, progress:
         tracker.start()

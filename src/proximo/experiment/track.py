@@ -21,7 +21,7 @@ from proximo.track import embedded
 from proximo.track.facts import safe_name, without_password
 from proximo.track.feed import NICENESS, Feeder, alone, keep_feeding, say
 from proximo.track.mlflow import MEMORY, find_experiment, in_words, make_client
-from proximo.track.runs import COMPLETE
+from proximo.track.runs import COMPLETE, is_running
 from proximo.track.tracker import NoTracker, Tracker, is_wanted
 
 FILES = ("summary.json", "summary.csv", "report.html", "plots/*.png")
@@ -168,7 +168,9 @@ def sync(out: Path, uri: str | None = None) -> ExperimentFeeder:
 
 
 def _ended(path: Path) -> bool:
-    return _read(path / "result.json").get("stop_reason") in COMPLETE
+    """Whether the run has come to its end, and its process has let go of it: from then on nothing is added."""
+    complete = _read(path / "result.json").get("stop_reason") in COMPLETE
+    return complete and not is_running(path / "metrics.jsonl")
 
 
 def _read(path: Path) -> dict[str, Any]:

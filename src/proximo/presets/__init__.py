@@ -1,6 +1,7 @@
 """Tuned settings per environment: `presets/<family>/<name>.yaml`, used unless told otherwise.
 
-`gymnasium/<namespace>/default.yaml` stands for every environment of a namespace, such as ALE.
+`gymnasium/<namespace>/default.yaml` stands for every environment of a namespace, such as ALE, and that of ALE also for
+EnvPool's Atari games, which are the same and are seen the same way: four frames of 84 x 84, every fourth one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,29 @@ from pathlib import Path
 from proximo.settings import Values, from_file
 
 FOLDER = Path(__file__).parent
+_GAMES = """
+    Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis Atlantis2 Backgammon BankHeist BasicMath
+    BattleZone BeamRider Berzerk Blackjack Bowling Boxing Breakout Carnival Casino Centipede ChopperCommand
+    CrazyClimber Crossbow Darkchambers Defender DemonAttack DonkeyKong DoubleDunk Earthworld ElevatorAction Enduro
+    Entombed Et FishingDerby FlagCapture Freeway Frogger Frostbite Galaxian Gopher Gravitar Hangman HauntedHouse Hero
+    HumanCannonball IceHockey Jamesbond JourneyEscape Kaboom Kangaroo KeystoneKapers KingKong Klax Koolaid Krull
+    KungFuMaster LaserGates LostLuggage MarioBros MiniatureGolf MontezumaRevenge MrDo MsPacman NameThisGame Othello
+    Pacman Phoenix Pitfall Pitfall2 Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest SirLancelot
+    Skiing Solaris SpaceInvaders SpaceWar StarGunner Superman Surround Tennis Tetris TicTacToe3d TimePilot Trondead
+    Turmoil Tutankham UpNDown Venture VideoCheckers VideoChess VideoCube VideoPinball WizardOfWor WordZapper
+    YarsRevenge Zaxxon
+"""
+ATARI = frozenset(_GAMES.split())
+"""EnvPool's Atari games, whose ids (`envpool/Pong-v5`) do not tell them from others; loading EnvPool takes seconds."""
 
 
 def find_preset(env_id: str) -> Values:
     """The preset's values; none where there is no preset for `env_id`."""
     names = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.glob("**/*.yaml")}
-    namespace = env_id.partition("/")[0]
-    for name in (env_id, f"gymnasium/{env_id}", f"gymnasium/{namespace}/default"):
-        if name in names:
-            return from_file(names[name])
+    namespace, _, name = env_id.partition("/")
+    if namespace == "envpool" and name.endswith("-v5") and name.removesuffix("-v5") in ATARI:
+        namespace = "ALE"
+    for preset in (env_id, f"gymnasium/{env_id}", f"gymnasium/{namespace}/default"):
+        if preset in names:
+            return from_file(names[preset])
     return {}

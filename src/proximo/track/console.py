@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,15 @@ SPARKS, BARS = 40, "▁▂▃▄▅▆▇█"
 
 
 class Console:
-    """Says nothing: the null object. `Display` is the one that speaks."""
+    """Says nothing but warnings: the null object. `Display` is the one that speaks."""
 
     def start(self, config: Config, path: Path) -> None: ...
 
     def note(self, sentence: str) -> None: ...
+
+    def warn(self, sentence: str) -> None:
+        """Say what must not be missed, also where nothing else is said."""
+        warnings.warn(sentence, stacklevel=2)
 
     def show(self, records: list[Record]) -> None: ...
 
@@ -73,6 +78,8 @@ class Display(Console):
 
     def note(self, sentence: str) -> None:
         self.rich.print(f"[dim]{escape(sentence)}[/dim]")
+
+    warn = note
 
     def show(self, records: list[Record]) -> None:
         self._returns += [

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,8 @@ def create(uri: str, make: Callable[[str], object]) -> None:
     database.parent.mkdir(parents=True, exist_ok=True)
     version = importlib.metadata.version("mlflow-skinny")
     template = cache() / f"mlflow-{version}.db"
-    with contextlib.suppress(OSError):  # without a cache, or links, MLflow makes the database itself
+    # Without a cache, or links, or with a damaged template, MLflow makes the database itself.
+    with contextlib.suppress(OSError, sqlite3.Error):
         if not template.is_file():
             template.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=template.parent) as folder:
@@ -57,10 +59,19 @@ def create(uri: str, make: Callable[[str], object]) -> None:
         os.close(handle)
         try:
             shutil.copyfile(template, copy)
+            _move_default(copy, str(database.parent / ARTIFACTS / "0"))
             os.chmod(copy, 0o666 & ~UMASK)
             os.link(copy, database)  # never over one that another run has made meanwhile
         finally:
             os.unlink(copy)
+
+
+def _move_default(database: str, folder: str) -> None:
+    """Let MLflow's experiment "Default" keep its files in `folder`. MLflow gives it a folder under the one in which the
+    template was made, which may be anywhere."""
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as opened:
+        opened.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", [folder])
+        opened.execute("VACUUM")  # nothing of the old one is left in the file
 
 
 def cache() -> Path:

@@ -90,7 +90,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
             named |= flat(value, f"{prefix}{name}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value)
-            named[f"{prefix}{name}"] = without_password(text)
+            named[key_name(f"{prefix}{name}")] = without_password(text)
     return named
 
 
@@ -98,6 +98,11 @@ def without_password(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
+def key_name(name: str) -> str:
+    """`name` as MLflow takes it for a parameter or a metric."""
+    return re.sub(r"[^/\w.\- :]", "-", name)
+
+
 def safe_name(name: str) -> str:
-    """`name` as folders and the model registry take it."""
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "environment"
+    """`name` as folders take it, and MLflow's models, whose names have no dot, slash, colon, quotation mark or %."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-") or "environment"

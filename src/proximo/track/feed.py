@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.track.mlflow import MlflowRun, Record, in_words
+from proximo.track.mlflow import MlflowRun, Record, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
@@ -225,7 +225,7 @@ def keep_feeding(feeder: Sender) -> None:
             failures += 1
             pause = min(2.0 ** (failures - 1), LONGEST_PAUSE)
             if failures > 1 or word is not None:
-                say(trouble=in_words(error), sent=feeder.sent)
+                say(trouble=in_words(error), reached=not is_unreached(error), sent=feeder.sent)
 
 
 def main() -> None:

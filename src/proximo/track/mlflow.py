@@ -23,7 +23,7 @@ from proximo import settings
 from proximo.config import Config
 from proximo.files import PARTIAL, to_json, write_atomically
 from proximo.track import embedded
-from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, safe_name, without_password
+from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name, without_password
 
 Record = dict[str, Any]
 MEMORY = "mlflow.json"
@@ -31,6 +31,14 @@ MAX_METRICS, MAX_PARAMS = 1000, 100  # that MLflow takes at a time
 LONGEST_VALUE = 6000
 SENT = ("config.yaml", "result.json", "models/*", "plots/*", "videos/*")
 ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
+UNREACHED = {
+    "Connection refused": "connection refused",
+    "timed out": "no answer in time",
+    "Name or service not known": "no such host",
+    "database is locked": "its database is locked",
+    "failed with exception": "",  # of MLflow's requests; what it was follows
+}
+"""What errors say where MLflow gives no answer, and what that is in short."""
 SURROUNDINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -103,15 +111,16 @@ class MlflowRun:
             self._client.set_terminated(self._id, "KILLED")
             return
         digest = hashlib.sha256(to_json(result).encode()).hexdigest()[:16]
-        if self._end != digest:
-            models = [self._log_model(policy, digest) for policy in self._policies()]
-            self._send_result(result, models[0].model_id if models else None)
-            if result["converged"]:
-                for model in models:
-                    self._register(model, digest, result)
-        status = ENDS.get(result["stop_reason"], "FINISHED")
-        at = int(1000 * (self.path / "result.json").stat().st_mtime)
-        self._client.set_terminated(self._id, status, max(at, self._started))
+        models: list[Any] = []
+        try:
+            if self._end != digest:
+                self._send_models(models, digest, result)
+        finally:  # a model that is refused does not keep the run from ending
+            if self._end != digest:
+                self._send_result(result, models[0].model_id if models else None)
+            status = ENDS.get(result["stop_reason"], "FINISHED")
+            at = int(1000 * (self.path / "result.json").stat().st_mtime)
+            self._client.set_terminated(self._id, status, max(at, self._started))
         self._client.set_tag(self._id, "proximo.result", digest)
         self._end = digest
 
@@ -164,6 +173,13 @@ class MlflowRun:
         folder = self.path / "models"
         return sorted(folder.glob("final_actor.safetensors")) or sorted(folder.glob("final_actor.*.safetensors"))
 
+    def _send_models(self, models: list[Any], digest: str, result: Record) -> None:
+        """Log the final policies, which are added to `models`, and register those of a run that converged."""
+        for policy in self._policies():
+            models.append(self._log_model(policy, digest))
+        for model in models if result["converged"] else ():
+            self._register(model, digest, result)
+
     def _send_result(self, result: Record, model: str | None) -> None:
         from mlflow.entities import Metric, RunTag
 
@@ -181,7 +197,7 @@ class MlflowRun:
 
         about = {"proximo.result": digest}
         group = policy.name.removeprefix("final_actor").removesuffix(".safetensors")
-        name = safe_name(self.config.env.id) + group.replace(".", "-")
+        name = safe_name(self.config.env.id + group)
         known = self._client.search_logged_models([self._experiment], f"source_run_id = '{self._id}'")
         ours = (model for model in known if model.name == name and model.tags.get("proximo.result") == digest)
         model = next(ours, None)
@@ -262,19 +278,19 @@ def batches(rows: list[Record]) -> Iterator[list[tuple[str, float, int, int]]]:
 
 
 def only_numbers(row: Record) -> list[tuple[str, float]]:
-    return [(name, float(value)) for name, value in row.items() if type(value) in (int, float)]
+    return [(key_name(name), float(value)) for name, value in row.items() if type(value) in (int, float)]
+
+
+def is_unreached(error: Exception) -> bool:
+    """Whether MLflow gave no answer; otherwise what it was sent was refused, or could not be sent."""
+    return isinstance(error, ConnectionError | TimeoutError) or any(sign in str(error) for sign in UNREACHED)
 
 
 def in_words(error: Exception) -> str:
     """What went wrong, shortly."""
     text = str(error)
-    for sign, words in (
-        ("Connection refused", "connection refused"),
-        ("timed out", "no answer in time"),
-        ("Name or service not known", "no such host"),
-        ("database is locked", "its database is locked"),
-    ):
-        if sign in text:
+    for sign, words in UNREACHED.items():
+        if sign in text and words:
             return words
     first = without_password(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
     return first if len(first) <= 200 else f"{first[:200]}…"

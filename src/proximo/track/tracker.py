@@ -41,6 +41,7 @@ class Tracker(NoTracker):
         self._process: subprocess.Popen[bytes] | None = None
         self._uri, self._sent = "", 0
         self._trouble, self._troubled = "", False  # at the moment; at any time
+        self._reached = True  # whether the trouble is MLflow's answer
         self._done = False
 
     def start(self) -> None:
@@ -87,7 +88,8 @@ class Tracker(NoTracker):
             process.stdout.close()
         if not self._done:
             why = f" ({self._trouble})" if self._trouble else ""
-            self._note(f"MLflow lacks {self._lack(self._sent)}{why}; {self._remedy}")
+            lack = "something" if self._trouble and self._reached else self._lack(self._sent)
+            self._note(f"MLflow lacks {lack}{why}; {self._remedy}")
         elif self._troubled:
             self._note("MLflow has everything now.")
 
@@ -117,13 +119,21 @@ class Tracker(NoTracker):
             if facts.get("sent", self._sent) != self._sent:
                 self._sent, self._heard = facts["sent"], time.monotonic()
             self._done = "done" in facts
-            self._trouble = facts.get("trouble", "")
+            self._trouble, self._reached = facts.get("trouble", ""), facts.get("reached", True)
             if self._trouble and not self._troubled:
                 self._troubled = True
-                self._note(
-                    f"MLflow at {self._uri} cannot be reached ({self._trouble}). Training goes on; what is missing is "
-                    f"sent when it can be, or by `proximo sync {self._path}`."
-                )
+                self._note(self._complaint())
+
+    def _complaint(self) -> str:
+        if self._reached:
+            return (
+                f"MLflow at {self._uri} does not take everything: {self._trouble.rstrip('.')}. Training goes on; "
+                f"`proximo sync {self._path}` tries again."
+            )
+        return (
+            f"MLflow at {self._uri} cannot be reached ({self._trouble}). Training goes on; what is missing is "
+            f"sent when it can be, or by `proximo sync {self._path}`."
+        )
 
 
 def make_tracker(config: Config, path: Path, note: Callable[[str], None]) -> NoTracker:

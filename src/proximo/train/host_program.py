@@ -20,6 +20,7 @@ from proximo.policy.team import AnyPolicy
 from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState
+from proximo.seeding import shared_with_evaluation
 from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
 
 Tree = Any
@@ -39,7 +40,7 @@ class HostProgram:
         self.source = source
         self.policy = policy
         self.config = config
-        self.notices: list[str] = []
+        self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}
         self._env: HostEnv | None = None
         self._learn: Any = None

@@ -130,7 +130,7 @@ class PPOTrainer:
         self._callbacks = callbacks = Callbacks(callback)
         history = History(self.config, self.env.spec.team)
         store = self._open(history)
-        tracker = make_tracker(self.config, self.path, self.console.note) if self.tracked else NoTracker()
+        tracker = make_tracker(self.config, self.path, self.console.warn) if self.tracked else NoTracker()
         self._failure = ""
         self.console.start(self.config, self.path)
         with contextlib.closing(store), contextlib.closing(tracker), Interrupt() as interrupt, self.console, self:
@@ -343,9 +343,10 @@ class PPOTrainer:
             "final_eval": played,
             "versions": versions(),
         }
-        keeper.write(lambda: keeper.store.finish(result))
         if not interrupt.impatient:
             self._tell(illustrate(self.path, self.config, result, self.env, self.agent, stopped))
+        # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
+        keeper.write(lambda: keeper.store.finish(result))
         # All is saved: now they may fail.
         self._tell_of_checkpoints(keeper)
         if played:

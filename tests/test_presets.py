@@ -1,0 +1,50 @@
+"""Presets are found by the ids of environments."""
+
+import jax
+import numpy as np
+import pytest
+
+from proximo import PPOTrainer, settings
+from proximo.policy.observation import ObservationAdapter
+from proximo.presets import ATARI, find_preset
+
+NATURE = [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64)]
+"""Weights of the three layers that read a screen of four frames; 84 x 84 becomes 20 x 20, 9 x 9, 7 x 7."""
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool/Pong-v5", "envpool/Breakout-v5"])
+def test_atari_has_the_usual_settings_wherever_it_comes_from(env_id):
+    config = settings.build(find_preset(env_id))
+    assert (config.network.hidden_sizes, config.network.activation) == ((512,), "relu")
+    assert (config.normalize.clip_rewards, config.ppo.clip_epsilon) == (1.0, 0.1)
+
+
+@pytest.mark.parametrize("env_id", ["envpool/HalfCheetah-v5", "envpool/Nothing-v5", "envpool/Pong-v4", "Pong-v5"])
+def test_what_is_no_atari_game_has_none(env_id):
+    assert find_preset(env_id) == {}
+
+
+def test_the_games_are_those_that_envpool_has():
+    pytest.importorskip("envpool")
+    from envpool.registration import registry
+
+    games = {name for name, (module, *_) in registry.specs.items() if module == "envpool.atari"}
+    assert games == {f"{name}-v5" for name in ATARI}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "hidden"), [(True, [(7 * 7 * 64, 512)]), (False, [(7 * 7 * 64, 64), (64, 64)])])
+def test_a_cnn_reads_the_screens_of_envpool(preset, hidden):
+    """With its preset, and without: channels come first there, and must not be taken for rows."""
+    pytest.importorskip("envpool")
+    trainer = PPOTrainer("envpool/Pong-v5", preset=preset)
+    space = trainer.env.spec.observation_space
+    assert (space.shape, space.dtype) == ((4, 84, 84), np.uint8)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(trainer.agent.params["critic"]) if leaf.ndim == 2]
+    assert sorted(shapes) == sorted([*NATURE, *hidden, (hidden[-1][1], 1)])
+    frames = np.zeros((1, 4, 84, 84), np.uint8)
+    frames[0, 3, 10, 20] = 255
+    (image,) = ObservationAdapter(space)(frames).images
+    assert image.shape == (1, 84, 84, 4)
+    assert np.argwhere(np.asarray(image)).tolist() == [[0, 10, 20, 3]]
+    assert float(image.max()) == 1.0
