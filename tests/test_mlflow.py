@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -209,6 +210,17 @@ def test_tags_status_and_result(tracked):
 
 
 @pytest.mark.slow
+def test_the_last_and_the_best_checkpoint_are_there_unless_unwanted(tracked, copy):
+    held = Path(stored(tracked).info.artifact_uri) / "checkpoints"
+    last = f"step_{64 * 45:012}.safetensors"
+    assert {file.name for file in held.iterdir()} == {last, "best.safetensors"}
+    assert (held / last).read_bytes() == (tracked / "checkpoints" / last).read_bytes()
+    config = read_config(copy)
+    sync(copy, replace(config, track=replace(config.track, checkpoints=False)))
+    assert not (Path(stored(copy).info.artifact_uri) / "checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_the_store_stands_beside_the_run(tracked):
     runs = tracked.parent
     assert {file.name for file in runs.iterdir()} == {"first", "mlflow.db", "mlflow-artifacts"}
@@ -216,7 +228,8 @@ def test_the_store_stands_beside_the_run(tracked):
     assert held.is_relative_to(runs / "mlflow-artifacts")
     ours = {file.relative_to(tracked) for name in ("models", "plots") for file in (tracked / name).iterdir()}
     ours |= {Path("config.yaml"), Path("result.json")}
-    assert {file.relative_to(held) for file in held.rglob("*") if file.is_file()} == ours
+    sent = {file.relative_to(held) for file in held.rglob("*") if file.is_file()}
+    assert {file for file in sent if file.parts[0] != "checkpoints"} == ours
     for file in ours:
         assert (held / file).read_bytes() == (tracked / file).read_bytes()
 
@@ -800,6 +813,14 @@ def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
     choice = Choice(every=4)
     assert [choice.due(row) for row in made] == expected
     assert [choice.due(row) for row in made] == expected, "read from the start again, as after a resume"
+
+
+def test_a_log_frequency_that_is_given_is_kept_to():
+    rows = [{"update": n, "step": n, "time/elapsed": 0.001 * n, "loss/actor": 0.5} for n in range(1, 8)]
+    rows[4]["eval/episodes"] = 3
+    assert [Choice(1, thinned=False).due(row) for row in rows] == rows
+    every = Choice(3, thinned=False)
+    assert [row["update"] for row in rows if every.due(row) == row] == [1, 3, 5, 6], "and the fifth has an evaluation"
 
 
 def test_rows_are_read_once_and_whole(tmp_path):

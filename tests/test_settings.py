@@ -164,7 +164,8 @@ def valid_values(draw):
         "track.tracking_uri": draw(st.none() | st.text()),
         "track.experiment_name": draw(st.none() | st.text()),
         "track.video": draw(st.booleans()),
-        "track.log_frequency": draw(st.integers(1, 10**6)),
+        "track.log_frequency": draw(st.just("auto") | st.integers(1, 10**6)),
+        "track.checkpoints": draw(st.booleans()),
         "track.recent_episodes": draw(st.integers(1, 10**6)),
         "track.success_return": draw(st.none() | st.floats(-1e300, 1e300)),
     }

@@ -241,10 +241,14 @@ class TrackConfig:
     )
     experiment_name: str | None = setting(None, "The MLflow experiment; null: the environment's id.")
     video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
-    log_frequency: int = setting(
-        10,
-        "Updates between two that MLflow gets; fewer where training is fast, the first and the last always.",
+    log_frequency: Literal["auto"] | int = setting(
+        "auto",
+        "MLflow gets every so many updates; auto: every tenth, and fewer where training is fast. Always the first, the "
+        "last and (auto: some) evaluations.",
         at_least=1,
+    )
+    checkpoints: bool = setting(
+        True, "Give MLflow the last and the best checkpoint at the end; each is about three times the networks' size."
     )
     recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(

@@ -33,6 +33,8 @@ LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
 MOST_BYTES = 1_000_000
+AUTO_EVERY = 10
+"""Updates between two that are sent, at the least, unless the settings say it."""
 NEEDED = ("update", "step", "time/elapsed")
 """What each row that is sent must have."""
 NICENESS = 10  # and no more: at the end of a run somebody waits
@@ -66,19 +68,20 @@ def period(elapsed: float) -> int:
 
 
 class Choice:
-    """What MLflow gets of the rows: in each period of training the first of every so many updates, and the evaluation
-    of the first that has one; and the first row of all.
+    """What MLflow gets of the rows: the first of all, every so many updates, and every evaluation. Where rows are to be
+    `thinned`, only the first such update and the first evaluation in each period of training.
 
     It is asked about all rows, in their order. The rows alone decide: however they are read, the same is due.
     """
 
-    def __init__(self, every: int):
-        self._every = every
+    def __init__(self, every: int, thinned: bool = True):
+        self._every, self._thinned = every, thinned
         self._sent = self._evaluated = -1  # the last periods of which a row, and of which an evaluation, was due
 
     def due(self, row: Record) -> Record:
         """The part of `row` that is to be sent; empty if it is not."""
-        update, now = row["update"], period(row["time/elapsed"])
+        update = row["update"]
+        now = period(row["time/elapsed"]) if self._thinned else update
         evaluated = {name: value for name, value in row.items() if name.startswith("eval/")}
         if update == 1:  # also when rows are read from the start again
             self._sent = self._evaluated = -1
@@ -99,7 +102,8 @@ class Feeder:
     ):
         self.run = MlflowRun(path, config, uri, tags)
         self._path, self._rows = path, Rows(path)
-        self._choice = Choice(config.track.log_frequency)
+        every = config.track.log_frequency
+        self._choice = Choice(AUTO_EVERY) if every == "auto" else Choice(every, thinned=False)
         self._connected = False
         self._waiting: list[Record] = []
         self._last: list[Record] = []  # the last row: that is sent at the end, due or not
@@ -141,6 +145,7 @@ class Feeder:
             if result is not None:
                 self.run.send(self._last)
             self.run.send_files()
+            self.run.send_checkpoints()
             self.run.end(result)
         except BaseException:
             self._connected = False

@@ -95,7 +95,16 @@ class MlflowRun:
 
     def send_files(self) -> None:
         """Send the files that MLflow does not have as they are now."""
-        for file in sorted(file for pattern in SENT for file in self.path.glob(pattern)):
+        self._send(sorted(file for pattern in SENT for file in self.path.glob(pattern)))
+
+    def send_checkpoints(self) -> None:
+        """Send the last checkpoint and the best one, if they are wanted; those on the way are not sent."""
+        if self.config.track.checkpoints:
+            folder = self.path / "checkpoints"
+            self._send([*sorted(folder.glob("step_*.safetensors"))[-1:], *folder.glob("best.safetensors")])
+
+    def _send(self, files: list[Path]) -> None:
+        for file in files:
             if file.name.endswith(PARTIAL) or not file.is_file():
                 continue
             name, stat = file.relative_to(self.path).as_posix(), file.stat()
