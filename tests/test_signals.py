@@ -41,24 +41,15 @@ SETTINGS = {
     "checkpoint.num_checkpoints": 2,
 }
 STEPS = 64 * 10
-ENVS = {
-    "compiled": "gymnax/CartPole-v1",
-    "workers": "CartPole-v1",
-    "experiment": "CartPole-v1",
-    "threads": "gymnax/CartPole-v1",
-}
-KINDS = tuple(ENVS)
+JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
+ENVS = {"compiled": JAX, "workers": HOST, "experiment": HOST, "threads": JAX}
+"""Runs, and experiments: of host environments in processes of their own, and of JAX environments in threads."""
 PHASES = ("start", "compile", "rollout", "update", "evaluation", "checkpoint", "final", "pictures")
 ENDING = tuple(itertools.product(("TERM", "INT", "HUP"), ("process", "group")))
 SAVING = tuple(itertools.product(("USR1",), ("process", "group")))
-MATRIX = [(*one, *sent) for one in itertools.product(KINDS, PHASES) for sent in ENDING + SAVING]
+MATRIX = [(*one, *sent) for one in itertools.product(ENVS, PHASES) for sent in ENDING + SAVING]
 MATRIX += [("workers", "environments", *sent) for sent in ENDING + SAVING]
-MATRIX += [
-    (kind, phase, name, "everyone")
-    for kind in KINDS
-    for phase in ("rollout", "evaluation")
-    for name in ("TERM", "USR1")
-]
+MATRIX += [(*one, "everyone") for one in itertools.product(ENVS, ("rollout", "evaluation"), ("TERM", "USR1"))]
 SAMPLE = [
     ("compiled", "update", "HUP", "process"),
     ("workers", "rollout", "TERM", "group"),
@@ -230,7 +221,9 @@ def test_handlers_of_the_users_own_are_given_back_and_that_of_sigusr1_is_left_al
 @pytest.mark.slow
 def test_timeout_ends_a_run_with_workers_in_good_order(folder):
     out = folder / "out"
-    process = start(words("workers", out, steps=10_000_000), folder, wrapped=["timeout", "--preserve-status", "15"])
+    process = start(words("workers", out, steps=10_000_000), folder, wrapped=["timeout", "1000"])
+    wait_for_rows(out, process)
+    os.kill(process.pid, signal.SIGTERM)  # as after its time
     said, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (143, ""), said
     assert json.loads((out / "result.json").read_text())["stop_reason"] == "interrupted"
@@ -240,10 +233,7 @@ def test_timeout_ends_a_run_with_workers_in_good_order(folder):
 @pytest.mark.slow
 def test_nohup_is_respected(folder):
     out = folder / "out"
-    args = words("workers", out)
-    process = start(
-        args, folder, "rollout HUP everyone", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )
+    process = start(words("workers", out), folder, "rollout HUP everyone", wrapped=["nohup"], stdin=subprocess.DEVNULL)
     said, errors = process.communicate(timeout=100)
     assert (folder / "mark").exists()
     assert (process.returncode, errors) == (0, ""), said

@@ -45,13 +45,8 @@ def fire():
             os.kill(pid, NUMBER)
     from proximo.train.interrupt import Interrupt
 
-    until = time.monotonic() + 5
-    while (
-        (noted := Interrupt._active)
-        and not noted.signal
-        and not getattr(noted, "saves", 0)
-        and time.monotonic() < until
-    ):
+    noted, until = Interrupt._active, time.monotonic() + 5
+    while noted and noted.signal is None and not noted.saves and time.monotonic() < until:
         time.sleep(0.01)
 
 
