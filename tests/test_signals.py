@@ -136,7 +136,11 @@ def check(kind, phase, name, target, folder, whole):
     runs = [out / run.folder for run in Plan.load(out).runs] if kind in ("experiment", "threads") else [out]
     if name == "USR1":
         assert all(map(is_complete, runs))
-        assert ("as SIGUSR1 asked" in said) == (phase not in (*BEFORE_THE_RUN, *AFTER_TRAINING)), said
+        saved = "as SIGUSR1 asked" in said
+        if phase not in (*BEFORE_THE_RUN, *AFTER_TRAINING):
+            assert saved, said
+        elif runs == [out]:  # in an experiment, another run may be at work
+            assert not saved, said
     elif phase in BEFORE_THE_RUN and runs == [out]:
         assert not out.exists()
         return
@@ -161,7 +165,6 @@ def named(case):
 
 
 @pytest.mark.faults
-@pytest.mark.pictures
 @pytest.mark.parametrize("case", MATRIX, ids=named)
 def test_matrix(case, folder, whole):
     check(*case, folder, whole)

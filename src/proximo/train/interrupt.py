@@ -81,7 +81,7 @@ class Interrupt:
 
     def _listen(self) -> None:
         for number in ENDING:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored
+            if number != signal.SIGHUP or signal.getsignal(number) not in (signal.SIG_IGN, None):  # as by `nohup`
                 self._previous[number] = signal.signal(number, self._note)
         if signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, signal.SIG_IGN, do_nothing):  # and not the user's own
             self._previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._note_save)
