@@ -6,7 +6,7 @@ ENV ?= CartPole-v1
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help train test test-fast test-learning figures bench lint format clean
+.PHONY: help train test test-fast test-learning test-faults figures bench lint format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -25,16 +25,19 @@ train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 A
 	$(BIN)/proximo train $(ENV) $(ARGS)
 
 test: lint  ## Lint, type check and every test but the long learning ones
-	$(PYTEST) -n 2 --dist worksteal -m "not learning"
+	$(PYTEST) -n 2 --dist worksteal -m "not learning and not faults"
 
 test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
-	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow"
+	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow and not faults"
 
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(PYTEST) -m learning -s
 
 figures: $(VENV)/.installed-dev  ## Train the presets, and write their table in README; takes long
 	$(BIN)/python tools/figures.py
+
+test-faults: $(VENV)/.installed-dev  ## Break runs in every way: signals at every moment; takes many minutes
+	$(PYTEST) -n 2 --dist worksteal -m faults
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

@@ -1,6 +1,7 @@
 """Tests run with what production code must not rely on switched off, and with shapes checked."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -45,3 +46,13 @@ def no_pictures(request, monkeypatch):
     """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
     if "pictures" not in request.keywords:
         monkeypatch.setattr("proximo.train.trainer.illustrate", lambda *_: [])
+
+
+def pytest_terminal_summary(terminalreporter):
+    """`make test-faults` counts what it tried."""
+    counts = {}
+    for report in (report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])):
+        if "faults" in report.keywords and (report.when == "call" or report.failed):
+            counts.setdefault(report.nodeid.partition("[")[0], Counter())[report.outcome] += 1
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"faults: {name}: {count['passed']:,} passed, {count['failed']:,} failed")

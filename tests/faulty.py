@@ -4,7 +4,9 @@ A fault is a function from what a step or a reset should return to what it does 
 """
 
 import os
+import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +182,36 @@ class Unpackable:
         return self.instead, self.args
 
 
+class Slow(Faulty):
+    """Spends all its time in steps."""
+
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+class Threaded(Faulty):
+    """Has a thread that nothing ends."""
+
+    def __init__(self, **keywords):
+        super().__init__(**keywords)
+        threading.Thread(target=time.sleep, args=[1000], name="endless").start()
+
+
+class Helped(Faulty):
+    """Has a program of its own, which it terminates when it is closed."""
+
+    def __init__(self, **keywords):
+        super().__init__(**keywords)
+        self.helper = subprocess.Popen(["sleep", "1000"])
+
+    def close(self):
+        self.helper.terminate()
+        self.helper.wait()
+
+
 gymnasium.register("Fine-v0", Faulty)
+gymnasium.register("Slow-v0", Slow)
+gymnasium.register("Threaded-v0", Threaded)
 gymnasium.register("Crash-v0", Faulty, kwargs={"in_step": raises, "at": 80, "lane": 2})
 gymnasium.register("Hang-v0", Faulty, kwargs={"in_step": hangs, "at": 80, "lane": 2})

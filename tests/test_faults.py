@@ -295,6 +295,12 @@ SPOILT = {
     "inf reward": ("float", Replaced(1, float("inf")), "the reward is inf"),
     "large reward": ("float", Replaced(1, 1e300), "the reward is 1e+300"),
     "reward in words": ("float", Replaced(1, "much"), "the reward must be a number, not str much"),
+    "reward as text": ("float", Replaced(1, "1.0"), "the reward must be a number, not str 1.0"),
+    "reward as an array of text": ("float", Replaced(1, np.array("1.0")), "the reward must be a number, not ndarray"),
+    "end as text": ("float", Replaced(2, "False"), "terminated must be True or False, not str False"),
+    "no end": ("float", Replaced(2, None), "terminated must be True or False, not NoneType None"),
+    "half an end": ("float", Replaced(3, 0.5), "truncated must be True or False, not float 0.5"),
+    "two ends": ("float", Replaced(3, np.array([True, False])), "truncated must be True or False, not ndarray"),
     "no reward": ("float", Replaced(1, None), "the reward must be a number, not NoneType None"),
     "four values": ("float", faulty.returns_four, "step must return five values"),
     "not a tuple": ("float", lambda result: 5, "step must return five values"),
@@ -309,6 +315,13 @@ def test_spoilt_step(workers, name):
     assert error.sentence.startswith("The environment Faulty (lane 2, at step 3 (step 3 of its episode)) failed: ")
     assert words in error.sentence
     assert error.trace == ""
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.array(True), np.array([True]), 1, np.int64(1), 1.0])
+def test_ends_that_are_meant_are_taken(value):
+    """In lane 2 the episode ends at step 3 instead of 5."""
+    seen, _ = recorded(partial(Faulty, Replaced(2, value), lane=2), 0, steps=3)
+    assert seen["terminated"].tolist() == [[False] * 4, [False] * 4, [False, False, True, False]]
 
 
 @BOTH

@@ -20,13 +20,14 @@ ALLOWED = {
     "compiling": "",
     "errors": "",
     "files": "",
+    "processes": "",
     "spaces": "",
     "teams": "spaces",
     "presets": "settings",
     "seeding": "errors",
     "config": "errors",
     "settings": "config errors seeding",
-    "envs": "config errors seeding spaces teams",
+    "envs": "config errors processes seeding spaces teams",
     "tensors": "errors files",
     "policy": "compiling _version config errors files seeding settings spaces teams tensors",
     "ppo": "config errors seeding spaces policy",
@@ -36,13 +37,13 @@ ALLOWED = {
     "trace": "compiling config errors seeding spaces envs policy evaluate",
     "record": "config errors seeding spaces envs policy evaluate trace track",
     "run": "config errors settings envs policy track train",
-    "track": "_version config errors files settings seeding presets",
+    "track": "_version config errors files processes settings seeding presets",
     "pyfunc": "policy",
     "tables": "settings track experiment",
     "train": "compiling config errors seeding settings presets teams tensors envs policy ppo collect evaluate trace "
-    "track record",
+    "track record processes",
     "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
-    "evaluate summary trace record run tables track train",
+    "evaluate summary trace record run tables track train processes",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

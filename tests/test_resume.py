@@ -139,6 +139,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(whole, tmp_path, monk
 
 
 def test_a_second_interrupt_ends_the_run_at_once(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr("proximo.train.interrupt.SAME_SECONDS", 0.0)
     path = tmp_path / "run"
     one = trainer(path)
     evaluate = one._evaluation

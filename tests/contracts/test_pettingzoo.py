@@ -345,7 +345,10 @@ SPOILT = {
     ),
     "inf reward": (changed(1, "left", float("inf")), "the reward of left is inf"),
     "words": (changed(1, "left", "much"), "the reward of left must be a number, not str much"),
+    "text": (changed(1, "left", "1.0"), "the reward of left must be a number, not str 1.0"),
     "no reward": (lacking(1, "right"), "there is no reward for right"),
+    "end": (changed(2, "left", "False"), "the termination of left must be True or False, not str False"),
+    "no cut": (changed(3, "right", None), "the truncation of right must be True or False, not NoneType None"),
     "four values": (lambda result: result[:4], "step must return five values (observations, rewards,"),
 }
 

@@ -15,10 +15,23 @@ from proximo._version import __version__
 from proximo.cli import experiment, lists, runs, train  # noqa: F401 (they register their commands)
 from proximo.cli.common import app, out
 from proximo.errors import ProximoError
+from proximo.processes import end_with_signals, end_without_threads
 
 
 def main() -> None:
     """The `proximo` command. A user's mistake ends in one sentence and exit code 2, never in a traceback."""
+    end_with_signals()
+    code = 1
+    try:
+        _run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        end_without_threads(code)
+
+
+def _run() -> None:
     try:
         app()
     except (ProximoError, OSError) as error:

@@ -15,7 +15,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -138,17 +137,15 @@ def _carry_out(
     if told := overlap(missing, compiled):
         progress.note(told)
     tracker = make_tracker(plan, out, progress.warn)
-    in_main = threading.current_thread() is threading.main_thread()
-    with Interrupt() if in_main else nullcontext() as interrupt, progress:
+    with Interrupt() as interrupt, progress:
         tracker.start()
         try:
-            stopped = lambda: interrupt is not None and interrupt.signal is not None  # noqa: E731
-            slots = Slots(missing, out, count, cores, compiled, env, progress, stopped)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt)
             slots.run()
             summary = summarize(plan, out)
         finally:
             tracker.close()
-        progress.signal = interrupt.signal if interrupt else None
+        progress.signal = interrupt.signal
     progress.finish(summary, out)
     return summary
 
@@ -203,12 +200,12 @@ class Slots:
         compiled: set[str],
         env: Any,
         progress: Progress,
-        stopped: Callable[[], bool],
+        interrupt: Interrupt,
     ):
         self._waiting = [(shape_of(run.config), run) for run in runs]
         self._at_work: Counter[Hashable] = Counter()
         self._out, self._count, self._cores, self._env = out, count, cores, env
-        self._progress, self._stopped = progress, stopped
+        self._progress, self._interrupt = progress, interrupt
         self._lock = threading.Lock()
         self._compiled = compiled
         self._packed = _packed(env, {run.config.env.id for run in runs} - compiled)
@@ -240,6 +237,9 @@ class Slots:
             if worker is not None:
                 worker.close()
 
+    def _stopped(self) -> bool:
+        return self._interrupt.signal is not None
+
     def _train(self, run: PlannedRun, worker: Worker | None) -> Message:
         """Train one run, here or in the worker; how it ended."""
         path, tell = self._out / run.folder, partial(self._progress.tell, run)
@@ -247,7 +247,7 @@ class Slots:
             return attempt(run.config, path, self._env, tell)
         assert worker is not None
         job = {"settings": settings.to_mapping(run.config), "path": str(path), "packed": self._packed}
-        end = worker.run(job, tell, self._stopped)
+        end = worker.run(job, tell, self._interrupt)
         return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
 
     def _take(self, last: Hashable) -> tuple[Hashable, PlannedRun] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import Any
 from proximo.errors import UserError
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.files import to_json, write_atomically
+from proximo.processes import leave_signals
 from proximo.track import embedded
 from proximo.track.facts import safe_name, without_password
 from proximo.track.feed import NICENESS, Feeder, alone, keep_feeding, say
@@ -183,7 +183,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the experiment, which will say so
+    leave_signals()  # meant for the experiment, which will say so
     sys.stdout = sys.stderr  # what MLflow prints is not for it
     os.nice(NICENESS)
     feeder = ExperimentFeeder(out, tell=say)

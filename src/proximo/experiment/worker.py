@@ -2,8 +2,9 @@
 
     python -m proximo.experiment.worker CORES
 
-Jobs come as lines of JSON on the standard input; lines of JSON on the standard output say how they go. When the input
-ends before it was said to, whoever gave the jobs is gone: the run at hand is saved, and the process ends.
+Jobs come as lines of JSON on the standard input; lines of JSON on the standard output say how they go. Signals are
+the experiment's: what they ask for, it passes on as lines too. When the input ends before it was said to, whoever gave
+the jobs is gone: the run at hand is saved, and the process ends.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from proximo.processes import end_without_threads, leave_signals, signals_blocked
+from proximo.train.interrupt import Interrupt
+
 Job = dict[str, Any]
 Message = dict[str, Any]
-END = b"end\n"
+END, STOP, SAVE = b"end\n", b"stop\n", b"save\n"
+"""No more jobs; stop the run at hand; write a checkpoint of it."""
 
 
 class Worker:
@@ -32,21 +37,21 @@ class Worker:
     def __init__(self, cores: list[int], log: Path):
         command = [sys.executable, "-P", "-m", "proximo.experiment.worker", ",".join(map(str, cores))]
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        with log.open("ab") as file:
+        with log.open("ab") as file, signals_blocked():  # they are for the experiment
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                start_new_session=True,  # Ctrl-C is for the experiment
+                start_new_session=True,  # so is Ctrl-Z
                 env=os.environ | {"PYTHONPATH": path},  # where the user's own modules are found, too
             )
 
-    def run(self, job: Job, listen: Callable[[Message], None], stopped: Callable[[], bool]) -> Message:
+    def run(self, job: Job, listen: Callable[[Message], None], interrupt: Interrupt) -> Message:
         """Train one run; its last message, which says how it ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        ending = threading.Thread(target=self._pass_on, args=[stopped], daemon=True)
+        ending = threading.Thread(target=self._pass_on, args=[interrupt], daemon=True)
         self._over = threading.Event()
         ending.start()
         try:
@@ -85,11 +90,19 @@ class Worker:
             self._process.wait()
         self._process.stdout.close()
 
-    def _pass_on(self, stopped: Callable[[], bool]) -> None:
-        """Tell the process once that the user wants an end."""
+    def _pass_on(self, interrupt: Interrupt) -> None:
+        """Tell the process that the user wants an end, or a checkpoint."""
+        assert self._process.stdin is not None
+        saves = interrupt.saves
         while not self._over.wait(0.1):
-            if stopped():
-                self._process.terminate()
+            stopped = interrupt.signal is not None
+            if not stopped and interrupt.saves == saves:
+                continue
+            saves = interrupt.saves
+            with contextlib.suppress(OSError):  # it is gone already
+                self._process.stdin.write(STOP if stopped else SAVE)
+                self._process.stdin.flush()
+            if stopped:
                 return
 
 
@@ -99,27 +112,35 @@ def main() -> None:
         os.sched_setaffinity(0, cores)  # before JAX counts them
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what environments print is not for the experiment
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals()
+    end_without_threads(0)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=[jobs], daemon=True).start()
+    with Interrupt(deaf=True) as interrupt:
+        threading.Thread(target=_listen, args=[jobs, interrupt], daemon=True).start()
 
-    def say(message: Message) -> None:
-        try:
-            answers.write(json.dumps(message) + "\n")
-        except OSError:
-            os.kill(os.getpid(), signal.SIGTERM)
+        def say(message: Message) -> None:
+            try:
+                answers.write(json.dumps(message) + "\n")
+            except OSError:
+                interrupt.end(signal.SIGTERM)
 
-    while (job := jobs.get()) is not None:
-        say(_train(job, say))
+        while (job := jobs.get()) is not None:
+            say(_train(job, say) if interrupt.signal is None else {"end": "interrupted"})
 
 
-def _listen(jobs: queue.SimpleQueue[Job | None]) -> None:
+def _listen(jobs: queue.SimpleQueue[Job | None], interrupt: Interrupt) -> None:
+    """Runs in a thread."""
     for line in sys.stdin.buffer:
         if line == END:
             break
-        jobs.put(json.loads(line))
+        if line == STOP:
+            interrupt.end(signal.SIGTERM)
+        elif line == SAVE:
+            interrupt.save()
+        else:
+            jobs.put(json.loads(line))
     else:
-        os.kill(os.getpid(), signal.SIGTERM)
+        interrupt.end(signal.SIGTERM)
     jobs.put(None)
 
 

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import select
-import signal
 import sys
 import time
 import warnings
@@ -26,6 +25,7 @@ from typing import Any, Protocol
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
+from proximo.processes import leave_signals
 from proximo.track.mlflow import MlflowRun, Record, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
@@ -235,7 +235,7 @@ def keep_feeding(feeder: Sender) -> None:
 
 def main() -> None:
     path = Path(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the trainer, which will say so
+    leave_signals()  # meant for the trainer, which will say so
     os.nice(NICENESS)
     sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
     config = settings.build(settings.from_file(path / "config.yaml"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from proximo.config import Config
+from proximo.processes import signals_blocked
 
 SWITCH = "PROXIMO_MLFLOW"
 """The environment variable that turns tracking off everywhere, as for automatic tests, if it is 0."""
@@ -49,13 +50,14 @@ class Tracker(NoTracker):
         load: the time to start is before the programs are compiled, which leaves one free."""
         command = [sys.executable or "python3", "-P", "-m", self.feeder, str(self._path.absolute())]
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the trainer
-            )
+            with signals_blocked():  # they are for the trainer
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # so is Ctrl-Z
+                )
         except OSError as error:
             self._note(f"MLflow lacks {self._lack(0)} ({error.strerror}); {self._remedy}")
             return

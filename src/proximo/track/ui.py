@@ -12,12 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from proximo.errors import UserError
+from proximo.processes import let_go_of_closed_terminal, signals_blocked
 from proximo.track import embedded
+from proximo.track.tied import END_SECONDS
 
 HOST, PORT = "127.0.0.1", 5000
-START_SECONDS, END_SECONDS = 120.0, 10.0
+START_SECONDS = 120.0
 
 
 def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
@@ -32,16 +35,25 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
         raise UserError(f"Port {port} is in use; give --port another one.")
     chosen = port or next(number for number in range(PORT, PORT + 1000) if _is_free(number))
     surroundings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    command = [sys.executable, "-P", "-m", "mlflow", "server", "--workers", "1", "--host", HOST, "--port", str(chosen)]
+    command = [sys.executable, "-P", "-m", "proximo.track.tied", sys.executable, "-P", "-m", "mlflow", "server"]
+    command += ["--workers", "1", "--host", HOST, "--port", str(chosen)]
     command += ["--backend-store-uri", embedded.store_uri(runs)]
     command += ["--default-artifact-root", str(runs.absolute() / embedded.ARTIFACTS)]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=os.environ | surroundings, start_new_session=True
-        )
-        # Also where they were ignored, as in what a shell starts in the background.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with signals_blocked():  # they are for this process, which passes its end on, however it ends
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=os.environ | surroundings,
+                start_new_session=True,
+            )
+        # Also where they were ignored, as in what a shell starts in the background; `nohup` is another matter.
+        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, _interrupt)
         try:
             deadline = time.monotonic() + START_SECONDS
             while process.poll() is None and _is_free(chosen) and time.monotonic() < deadline:
@@ -65,11 +77,15 @@ def _is_free(port: int) -> bool:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """The server and whatever it started."""
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdin is not None
+    process.stdin.close()
     try:
-        process.wait(END_SECONDS)
+        process.wait(END_SECONDS + 5)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    let_go_of_closed_terminal()
+    raise KeyboardInterrupt

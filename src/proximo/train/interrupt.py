@@ -1,42 +1,75 @@
-"""Ctrl-C and SIGTERM end a run after the chunk at hand, with everything saved; a second one ends it at once."""
+"""Signals to a run: SIGINT (Ctrl-C), SIGTERM and SIGHUP end it after the chunk at hand, with everything saved; a second
+one ends it at once. SIGUSR1 asks for a checkpoint."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+from proximo.processes import do_nothing, let_go_of_closed_terminal
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_SECONDS = 0.3
+"""A signal that comes so soon after another is the same: `timeout` sends it to its child, and then to the group."""
+
 
 class Interrupt:
-    """A context in which the first SIGINT or SIGTERM is only noted, in `signal`; the second raises.
+    """A context in which the first signal that ends a run is only noted, in `signal`; the second raises.
 
-    Only the main thread can receive signals. In others, this tells what the one that is active there was sent.
+    Only the main thread can receive signals. In other threads, and inside another `Interrupt`, this one tells what the
+    outer one was sent. One that is `deaf` is sent nothing: it is told by `end` and `save`.
     """
 
     _active: Interrupt | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, deaf: bool = False) -> None:
+        self._deaf = deaf
         self._signal: int | None = None
+        self._noted_at = 0.0
         self._impatient = False
+        self._saves = 0
+        self._saved = 0
         self._leader: Interrupt = self
         self._previous: dict[int, Any] = {}
 
     @property
     def signal(self) -> int | None:
+        """What ended the run."""
         return self._leader._signal
 
     @property
     def impatient(self) -> bool:
         return self._leader._impatient
 
+    @property
+    def saves(self) -> int:
+        """How often a checkpoint was asked for."""
+        return self._leader._saves
+
+    def save_asked(self) -> bool:
+        """Whether a checkpoint was asked for since this was last true."""
+        asked, self._saved = self._saved < self.saves, self.saves
+        return asked
+
+    def end(self, number: int) -> None:
+        """As if the signal `number` had come; from any thread."""
+        self._signal = self._signal or number
+
+    def save(self) -> None:
+        """As if SIGUSR1 had come; from any thread."""
+        self._saves += 1
+
     def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+        if Interrupt._active is not None:
+            self._leader = Interrupt._active
+            self._saved = self.saves
+        elif threading.current_thread() is threading.main_thread():
             Interrupt._active = self
-        else:
-            self._leader = Interrupt._active or self
+            if not self._deaf:
+                self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,9 +79,24 @@ class Interrupt:
         if Interrupt._active is self:
             Interrupt._active = None
 
+    def _listen(self) -> None:
+        for number in ENDING:
+            if number != signal.SIGHUP or signal.getsignal(number) not in (signal.SIG_IGN, None):  # as by `nohup`
+                self._previous[number] = signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, signal.SIG_IGN, do_nothing):  # and not the user's own
+            self._previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._note_save)
+
+    def _note_save(self, *_: object) -> None:
+        self.save()
+
     def _note(self, number: int, _: FrameType | None) -> None:
-        if self._signal is not None:
+        if number == signal.SIGHUP:
+            let_go_of_closed_terminal()
+        if self._signal is None:
+            self._noted_at = time.monotonic()
+            self.end(number)
+        # A terminal that closes may say so twice.
+        elif number != signal.SIGHUP and time.monotonic() - self._noted_at >= SAME_SECONDS:
             self._impatient = True
             self.__exit__()
             raise KeyboardInterrupt
-        self._signal = number

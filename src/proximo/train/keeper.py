@@ -35,6 +35,7 @@ class Keeper:
         agent: AnyAgent,
         by_id: bool,
         note: Callable[[str], None],
+        asked: Callable[[], bool] = bool,
     ):
         self.store = store
         self.program = program
@@ -43,6 +44,7 @@ class Keeper:
         self.written: list[Path] = []
         """Checkpoints; whoever tells of them takes them away."""
         self._note = note
+        self._asked = asked  # whether somebody wants a checkpoint now
         self._said: set[str] = set()
         self._trouble: str | None = None  # what could not be written first
         self._saved_step = 0
@@ -80,8 +82,11 @@ class Keeper:
         for number, update in enumerate(policy_updates(history), 1):
             if update == history.updates:
                 self._save_policy(f"pi_ckpt{number}")
-        if self._checkpoint_due(history):
+        asked = self._asked()
+        if asked or self._checkpoint_due(history):
             self.write(lambda: self._checkpoint(state, history))
+        if asked and self._saved == (history.updates, history.unfinished):
+            self._note(f"A checkpoint was written after {history.steps:,} steps, as SIGUSR1 asked.")
 
     def judge(self, history: History, evaluated: float | None) -> float | None:
         """How well the policy does, if it is to be judged now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ from proximo.train.program import ProgramState, UpdateReport
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
 CHUNK_SECONDS = 0.25
+SIGNAL_SECONDS = 0.2
+"""What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
 
 
 class PPOTrainer:
@@ -135,12 +138,12 @@ class PPOTrainer:
         self.console.start(self.config, self.path)
         with contextlib.closing(store), contextlib.closing(tracker), Interrupt() as interrupt, self.console, self:
             stopped = lambda: interrupt.signal is not None  # noqa: E731
-            keeper = Keeper(store, self.program, self.agent, self._by_id, self.console.note)
+            keeper = Keeper(store, self.program, self.agent, self._by_id, self.console.note, interrupt.save_asked)
             state = self._first_state(history)
             self._adopt(state)
             keeper.begin(state, history)
             tracker.start()
-            if history.stop_reason is None:
+            if history.stop_reason is None and not stopped():
                 self.program.compile(state)
             self._tell(self.program.notices)
             if self.env.spec.team is not None:
@@ -171,9 +174,12 @@ class PPOTrainer:
                             callbacks.call(STEP, for_callback(record))
                     self._tell_of_checkpoints(keeper)
             except EnvError as error:
-                history.stop_reason = "failed"
+                time.sleep(SIGNAL_SECONDS)
                 kept = f"What was trained before is in {self.path / 'models'}; `proximo resume {self.path}` goes on."
-                raise EnvError(f"{error.sentence} {kept}", error.trace) from None
+                if not stopped():
+                    history.stop_reason = "failed"
+                    raise EnvError(f"{error.sentence} {kept}", error.trace) from None
+                self.console.note(f"While the run was being stopped: {error.sentence}")
             except Exception:
                 history.stop_reason = "failed"
                 raise
@@ -326,7 +332,12 @@ class PPOTrainer:
     def _finish(self, keeper: Keeper, state: ProgramState, history: History, interrupt: Interrupt) -> dict[str, Any]:
         """Checkpoint, models, final evaluation, summary and pictures. A run that was cut short is not evaluated."""
         reason = history.stop_reason or "interrupted"
-        keeper.finish(state, history)
+        try:
+            keeper.finish(state, history)
+        except EnvError as error:  # they cannot say where they stand: the checkpoint does without
+            self.console.note(f"At the end of the run: {error.sentence}")
+            self.program.close()
+            keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
         complete = reason not in ("interrupted", "failed")
         played = self._final_evaluation(stopped) if complete else None

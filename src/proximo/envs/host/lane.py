@@ -127,13 +127,9 @@ class Lane:
             raise Misbehaved(
                 f"step must return five values (obs, reward, terminated, truncated, info), not {kind_of(result)}"
             ) from None
-        try:
-            number = float(reward)
-        except (TypeError, ValueError):
-            raise Misbehaved(f"the reward must be a number, not {kind_of(reward)}") from None
-        if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
-            raise Misbehaved(f"the reward is {number}")
-        self._reward[self.index] = number
+        self._reward[self.index] = reward_of(reward)
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated, truncated = flag_of(terminated, "terminated"), flag_of(truncated, "truncated")
         if length == self._limit and not terminated:
             truncated = True
         if terminated or truncated:
@@ -283,6 +279,37 @@ def without_limit(env: Any) -> tuple[Any, int | None]:
     if type(env) is TimeLimit:
         env, limit = env.env, env._max_episode_steps
     return (env.env if type(env) is OrderEnforcing else env), limit
+
+
+def reward_of(reward: Any, whose: str = "") -> float:
+    """A reward as it was given, if it is a number that can be learned from."""
+    try:
+        if type(reward) is not float and _is_text(reward):
+            raise TypeError("even if it can be read as a number")
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise Misbehaved(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
+    if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
+        raise Misbehaved(f"the reward{whose} is {number}")
+    return number
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | bytes | bytearray) or getattr(getattr(value, "dtype", None), "kind", None) in (
+        "U",
+        "S",
+        "O",
+    )
+
+
+def flag_of(value: Any, name: str) -> bool:
+    """What an environment says of an end, if it is a truth value, or 0 or 1 as a number."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+        raise Misbehaved(f"{name} must be True or False, not {kind_of(value)}")
+    return bool(array.item())
 
 
 def kind_of(value: Any) -> str:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -196,14 +195,14 @@ class Here:
         return faults
 
     def _step(self, lane: Lane) -> None:
-        self._alarm.since = monotonic()  # each lane has the time to itself
+        self._alarm.since = Alarm.ticks  # each lane has the time to itself
         lane.step()
 
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
         answers: dict[int, Any] = {}
 
         def act(lane: Lane) -> None:
-            self._alarm.since = monotonic()
+            self._alarm.since = Alarm.ticks
             answers[lane.index] = lane.set_state(given[lane.index]) if lane.index in given else lane.get_state()
 
         with self._alarm:
@@ -211,7 +210,7 @@ class Here:
         return answers, self.finish(0)
 
     def _reset(self, lane: Lane) -> None:
-        self._alarm.since = monotonic()
+        self._alarm.since = Alarm.ticks
         lane.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
@@ -225,25 +224,27 @@ class Alarm:
     """Interrupts what takes too long. Only possible in the main thread, and where nobody else uses SIGALRM; code that
     never comes back to Python cannot be interrupted here: in worker processes it can.
 
-    The timer ticks all the time, and looks how long something has been going on: setting it for each step would cost
-    more than the rest of this.
+    The timer ticks all the time, and looks for how many ticks something has been going on: setting it for each step
+    would cost more than the rest of this. While this process is stopped, or the computer asleep, there are no ticks.
     """
 
+    ticks: ClassVar[int] = 0
+    _tick_seconds: ClassVar[float] = 0.0
     _going: ClassVar[list[Alarm]] = []
 
     def __init__(self, seconds: float):
         self.seconds = seconds
-        self.since = inf
+        self.since: float = inf
         main = threading.current_thread() is threading.main_thread()
         self._ours = main and (bool(Alarm._going) or signal.getsignal(signal.SIGALRM) is signal.SIG_DFL)
         if self._ours:
             Alarm._going.append(self)
             signal.signal(signal.SIGALRM, _ring)
-            tick = min(alarm.seconds for alarm in Alarm._going) / 4
+            Alarm._tick_seconds = tick = min(alarm.seconds for alarm in Alarm._going) / 4
             signal.setitimer(signal.ITIMER_REAL, tick, tick)
 
     def __enter__(self) -> None:
-        self.since = monotonic()
+        self.since = Alarm.ticks
 
     def __exit__(self, *_: object) -> None:
         self.since = inf
@@ -258,9 +259,10 @@ class Alarm:
 
 
 def _ring(*_: object) -> None:
+    Alarm.ticks += 1
     for alarm in Alarm._going:
-        if monotonic() - alarm.since >= alarm.seconds:
-            alarm.since = monotonic()  # what is tried next has its own time
+        if Alarm.ticks - alarm.since > alarm.seconds / Alarm._tick_seconds:  # of the first tick it had only a part
+            alarm.since = Alarm.ticks  # what is tried next has its own time
             raise TimeoutError(f"it did not answer within {alarm.seconds:g} s (env.timeout)")
 
 

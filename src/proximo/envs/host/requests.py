@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
 from typing import Any
 
 from proximo.envs.host.codec import decode, encode
 
-PIECE = 2**20
+PIECE, WAITS = 2**20, 4
 
 
 def send_request(fd: int, request: dict[int, Any], timeout: float) -> None:
-    """Write what may be larger than a pipe holds; who does not read it in time is not waited for any longer."""
+    """Write what may be larger than a pipe holds; who does not read it in time is not waited for any longer.
+
+    The time is taken in pieces, of which one in which this process was stopped is just one.
+    """
     data = encode(request)
-    rest, until = memoryview(len(data).to_bytes(8, "big") + data), time.monotonic() + timeout
+    rest, idle = memoryview(len(data).to_bytes(8, "big") + data), 0
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     os.set_blocking(fd, False)
     try:
-        while len(rest) and poll.poll(max(until - time.monotonic(), 0) * 1000):
+        while len(rest) and idle < WAITS:
+            if not poll.poll(timeout * 1000 / WAITS):
+                idle += 1
+                continue
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(fd, rest[:PIECE]) :]
     finally:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from proximo.envs.host.bounds import blank
 from proximo.envs.host.buffers import UNSAID, as_tree
-from proximo.envs.host.lane import LARGEST_REWARD, Lane, Outlook, kind_of
+from proximo.envs.host.lane import Lane, Outlook, flag_of, kind_of, reward_of
 from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
 from proximo.envs.host.state import captured, decode, encode, restore
 from proximo.spaces import leaves, pick
@@ -148,8 +148,8 @@ class TeamLane(Lane):
         self.length += 1
         obs, rewards, terminations, truncations, infos = self._stepped()
         there, was, members = self._there(), self._alive, self._members
-        ends = [bool(terminations.get(member.outlook.key, False)) for member in members]
-        cut = [bool(truncations.get(member.outlook.key, False)) for member in members]
+        ends = [_ends(member, terminations, "termination") for member in members]
+        cut = [_ends(member, truncations, "truncation") for member in members]
         stays = [
             member.outlook.key in there and not end and not late
             for member, end, late in zip(members, ends, cut, strict=True)
@@ -270,14 +270,12 @@ def _paid(member: Member, rewards: Any, stays: bool) -> float:
     """An agent's reward; whoever is gone without a word gets nothing."""
     if member.outlook.key not in rewards and stays:
         raise Misbehaved(f"there is no reward for {member.name}")
-    reward = rewards.get(member.outlook.key, 0.0)
-    try:
-        number = float(reward)
-    except (TypeError, ValueError):
-        raise Misbehaved(f"the reward of {member.name} must be a number, not {kind_of(reward)}") from None
-    if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
-        raise Misbehaved(f"the reward of {member.name} is {number}")
-    return number
+    return reward_of(rewards.get(member.outlook.key, 0.0), f" of {member.name}")
+
+
+def _ends(member: Member, flags: Any, name: str) -> bool:
+    flag = flags.get(member.outlook.key, False)
+    return flag if type(flag) is bool else flag_of(flag, f"the {name} of {member.name}")
 
 
 def _success(infos: Any) -> int:

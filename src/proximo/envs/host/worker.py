@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -16,7 +15,9 @@ from proximo.envs.host.buffers import Buffers, fence
 from proximo.envs.host.crew import Crew, make_lane
 from proximo.envs.host.lane import Fault, Lane
 from proximo.envs.host.requests import read_request
+from proximo.processes import leave_signals
 
+PROCESS_NAME = "proximo-worker"
 SPIN_SECONDS = 500e-6
 """How long to look for what comes next before going to sleep: waking up takes longer than a step of CartPole."""
 
@@ -37,8 +38,7 @@ def serve(
     for states that follows in `commands`. When it is done, that too is said in `memory`; what went wrong, and states,
     were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing: they wake who sleeps.
     """
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)  # the trainer decides when it is over
+    leave_signals()  # the trainer decides when it is over
     for connection in not_ours:  # inherited by fork: held open here, they would hide the trainer's end
         connection.close()
     threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()

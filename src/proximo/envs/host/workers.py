@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,10 +21,12 @@ import cloudpickle
 from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
 from proximo.envs.host.lane import STATE_ASKED, Fault, LaneOptions
 from proximo.envs.host.requests import send_request
-from proximo.envs.host.worker import SPIN_SECONDS, serve
+from proximo.envs.host.worker import PROCESS_NAME, SPIN_SECONDS, serve
 from proximo.errors import UserError
+from proximo.processes import block_signals, signals_blocked
 
 CLOSING_SECONDS = 3.0
+FORKSERVER = "proximo.envs.host.forkserver"
 
 
 class Workers:
@@ -77,7 +80,8 @@ class Workers:
             poll.register(self._signals, select.POLLIN)
         self._requests: dict[int, dict[int, Any]] = {}  # for each worker, what goes with a command about states
         self._answers: dict[int, Any] = {}  # and what came back, for each lane
-        self._pending: list[dict[int, float]] = [{} for _ in self._called]  # worker: since when
+        self._pending: list[set[int]] = [set() for _ in self._called]  # workers that have not answered
+        self._waited: dict[int, tuple[float, float]] = {}  # worker: its last sign of life, seconds spent waiting since
         _open_workers.add(self)
         with _quiet_start(start_method):
             for worker in workers:
@@ -85,12 +89,12 @@ class Workers:
 
     def begin(self, command: int) -> None:
         """Tell the workers; their answers are waited for by `finish`."""
-        now = time.monotonic()
         if command == self._reset:
             self._begun = [0] * len(self._begun)
         self._begun[command] += 1
         for worker in self._called[command]:
-            self._pending[command][worker] = now
+            self._pending[command].add(worker)
+            self._waited.pop(worker, None)
             self._tell(worker, command)
 
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
@@ -114,7 +118,7 @@ class Workers:
         until = time.monotonic() + SPIN_SECONDS if self._spin else 0.0
         while True:
             for worker in [worker for worker in pending if done[worker] >= wanted[worker]]:
-                del pending[worker]
+                pending.discard(worker)
                 fence()
                 if not self._well[worker, (wanted[worker] - 1) % self._layout.most_commands]:
                     faults += self._reports(worker)
@@ -123,7 +127,7 @@ class Workers:
             # Where each worker has a core, to look again is quicker than to fall asleep.
             if time.monotonic() < until:
                 continue
-            self._awaited[0] = last = next(reversed(pending))  # likely to be done last: then nobody else wakes us
+            self._awaited[0] = last = max(pending)  # likely to be done last: then nobody else wakes us
             fence()
             if done[last] < wanted[last] and not self._sleep(command, faults):
                 return faults
@@ -132,21 +136,32 @@ class Workers:
     def _sleep(self, command: int, faults: list[Fault]) -> bool:
         """Wait for a signal, and look after who sends none; False if a worker is lost for good."""
         pending = self._pending[command]
-        ready = [fd for fd, _ in self._polls[command].poll(self._timeout * 250)]
+        slice_seconds, began = self._timeout / 4, time.monotonic()
+        ready = [fd for fd, _ in self._polls[command].poll(slice_seconds * 1000)]
+        # No more than was asked for counts: if it took longer, this process was stopped, or the computer asleep.
+        waited = min(time.monotonic() - began, slice_seconds)
+        late = {worker for worker in pending if self._waiting(worker, waited) >= self._timeout}
         if self._signals.fileno() in ready:
             os.read(self._signals.fileno(), 4096)
             return True
         for worker, connection in self._commands.items():
             if connection.fileno() in ready:  # what is too large for the pipe is sent only while it is read
                 faults += self._reports(worker)
-        for worker, since in list(pending.items()):
+        for worker in sorted(pending):
             died = self._processes[worker].sentinel in ready
-            if died or max(since, float(self.buffers.beat[worker])) + self._timeout <= time.monotonic():
+            if died or worker in late:
                 faults.append(self._lost(worker, died))
                 if self._failures[worker] > self._options.max_restarts:
                     return False
                 self._replace(worker)
         return True
+
+    def _waiting(self, worker: int, seconds: float) -> float:
+        """How long a worker has been waited for since its last sign of life, with these `seconds`."""
+        beat = float(self.buffers.beat[worker])
+        last, before = self._waited.get(worker, (None, 0.0))
+        self._waited[worker] = beat, before + seconds if beat == last else 0.0
+        return self._waited[worker][1]
 
     def close(self) -> None:
         """End the processes: asked to, they close their environments; those that do not are killed."""
@@ -176,7 +191,7 @@ class Workers:
         process = self._context.Process(
             target=serve,
             args=(worker, theirs, woken, self._signals_end, self._lifeline, not_ours, self._memory, job),
-            name=f"proximo-worker-{worker}",
+            name=f"{PROCESS_NAME}-{worker}",
         )
         process.start()
         theirs.close()
@@ -246,10 +261,9 @@ class Workers:
         self._done[worker] = self._asked[worker]
         with _quiet_start(self._context.get_start_method()):
             self._start(worker)
-        now = time.monotonic()
+        self._waited.pop(worker, None)
         for command, pending in enumerate(self._pending):
             if worker in pending:
-                pending[worker] = now
                 self._tell(worker, command)
         if worker in self._pending[self._states]:
             self._requests[worker] = {}  # its lanes are lost: there is nothing to give states to
@@ -280,16 +294,21 @@ def _pipe(context: Any) -> tuple[Connection, Connection]:
 @contextlib.contextmanager
 def _quiet_start(start_method: str) -> Iterator[None]:
     """Start processes without running the user's script in them a second time: multiprocessing would import
-    `__main__` there, which trains again where it lacks a guard. What it defines travels by value instead."""
+    `__main__` there, which trains again where it lacks a guard. What it defines travels by value instead. Signals are
+    left to this process from the first moment on."""
     if start_method == "forkserver":
-        multiprocessing.get_context("forkserver").set_forkserver_preload([serve.__module__])
+        multiprocessing.get_context("forkserver").set_forkserver_preload([FORKSERVER])
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
     }
     main.__dict__["__spec__"] = None
     try:
-        yield
+        with signals_blocked():
+            if start_method != "fork":
+                resource_tracker.ensure_running()
+                block_signals()  # again: Python 3.11 unblocks some when it starts that process
+            yield
     finally:
         del main.__dict__["__spec__"]
         main.__dict__.update(hidden)
