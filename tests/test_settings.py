@@ -106,7 +106,7 @@ def valid_values(draw):
         "env.on_error": draw(st.sampled_from(["stop", "restart"])),
         "env.max_restarts": draw(st.integers(0, 1000)),
         "env.start_method": draw(st.sampled_from(["forkserver", "spawn", "fork"])),
-        "env.max_steps_per_episode": draw(st.none() | st.integers(1)),
+        "env.max_steps_per_episode": draw(st.none() | st.integers(1, 10**9)),
         "env.frame_stack": draw(st.integers(1, 64)),
         "ppo.rollout_length": size * draw(st.integers(1, 8)),
         "ppo.epochs_per_update": draw(st.integers(1, 100)),
