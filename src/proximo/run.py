@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
+from proximo.files import check_inside
 from proximo.track.store import RUNS
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def find_run(name: Path) -> Path:
     places = (name, RUNS / name)
     for path in places:
         if (path / "config.yaml").is_file():
+            _check(path)
             return path
     for path in places:
         if path.is_dir():
@@ -33,9 +35,16 @@ def find_run(name: Path) -> Path:
     raise UserError(f"There is no run {name}, as a folder or under {RUNS}/; {hint}")
 
 
+def _check(run: Path) -> None:
+    try:
+        check_inside(run)
+    except OSError as error:
+        raise UserError(f"{run} cannot be used: {error.strerror}.") from None
+
+
 def read_config(run: Path) -> Config:
     """The settings that `run` was trained with."""
-    return settings.build(settings.from_file(run / "config.yaml"))
+    return settings.read_run(run)
 
 
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
