@@ -206,7 +206,7 @@ def load_agent(run: Path, which: str) -> AnyAgent:
     """The policy in the `last` checkpoint, or in the one of a step."""
     path, known = newest(run), steps(run)
     if which != "last":
-        if not re.fullmatch("[0-9]{1,19}", which) or int(which) not in known:
+        if which not in map(str, known):
             raise UserError(f"{run} has no checkpoint of step {which}; it has: {', '.join(map(str, known))}.")
         path = path.with_name(f"{step_name(int(which))}.safetensors")
     return load(path).policy()
