@@ -1,5 +1,6 @@
 import datetime
 import math
+import typing
 
 import numpy as np
 import pytest
@@ -596,3 +597,39 @@ def test_wrong_keyword_value_names_the_path():
 @pytest.mark.parametrize("text", ["ppo.gamma", "ppo.gamma 0.9", "ppo.gamma:0.9", "", "=0.9", " = "])
 def test_assignment_without_name_or_equals_shows_how(text):
     assert refusal(from_assignments, [text]) == f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}."
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_every_count_has_a_limit(path):
+    """Nothing that is counted, and no time to wait, is without end."""
+    setting = SETTINGS[path]
+    types = typing.get_args(setting.type) or (setting.type,)
+    if int in types or path == "env.timeout":
+        limit = setting.metadata["at_most"]
+        assert limit is not None
+        value = [limit + 1] if path == "network.hidden_sizes" else limit + 1
+        assert "must be at most" in refusal(convert, setting, value)
+    if dict in {typing.get_origin(kind) for kind in types} or path == "network.hidden_sizes":
+        assert setting.metadata["most"] is not None
+
+
+def test_long_lists_are_refused():
+    assert "must list at most 100, not 101" in refusal(convert, SETTINGS["network.hidden_sizes"], [1] * 101)
+    members = {"wolf": [str(i) for i in range(10_001)]}
+    assert "must list at most 10,000" in refusal(convert, SETTINGS["agents.members"], members)
+
+
+def test_samples_of_an_update_have_a_limit():
+    text = refusal(build, {"env.num_envs": 10**6, "ppo.rollout_length": 10**9})
+    assert "are 1,000,000,000,000,000 samples" in text
+
+
+def test_quotes_are_short():
+    nested = [1]
+    for _ in range(30):
+        nested = [nested] * 10
+    for value in (nested, 10**5000, "x" * 10**6, dict.fromkeys(range(1000), nested)):
+        assert len(refusal(convert, SETTINGS["ppo.gamma"], value)) < 150
