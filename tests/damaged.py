@@ -34,6 +34,21 @@ def complaint(load, path, seconds=5.0):
     return "was accepted"
 
 
+def trouble(call, seconds=10.0):
+    """What is wrong with how `call` takes what it is given; empty if nothing is: it works, or refuses in words."""
+    started = time.monotonic()
+    try:
+        call()
+    except UserError as error:
+        text = str(error)
+        if not (text.endswith((".", "?")) and text.isprintable() and len(text) < 2000 and "Traceback" not in text):
+            return f"said {text!r}"
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    taken = time.monotonic() - started
+    return f"took {taken:.1f} s" if taken > seconds else ""
+
+
 def load_policy(path):
     return PPOAgent.load(path)
 

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import metrics
 from typer.testing import CliRunner
 
 import proximo
 from proximo import PPOTrainer, settings
 from proximo.cli import app
 from proximo.train.callbacks import EVENTS
-from rows import metrics
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

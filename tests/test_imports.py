@@ -18,15 +18,18 @@ ROOT = Path(proximo.__file__).parent
 ALLOWED = {
     "_version": "",
     "compiling": "",
+    "credentials": "",
     "errors": "",
     "files": "",
     "processes": "",
     "spaces": "",
+    "printing": "credentials errors",
     "teams": "spaces",
     "presets": "settings",
     "seeding": "errors",
     "config": "errors",
-    "settings": "config errors seeding",
+    "yaml_file": "errors files",
+    "settings": "config credentials errors seeding yaml_file",
     "envs": "config errors processes seeding spaces teams",
     "tensors": "errors files",
     "policy": "compiling _version config errors files seeding settings spaces teams tensors",
@@ -36,14 +39,14 @@ ALLOWED = {
     "evaluate": "compiling config errors seeding summary teams envs policy ppo collect",
     "trace": "compiling config errors seeding spaces envs policy evaluate",
     "record": "config errors seeding spaces envs policy evaluate trace track",
-    "run": "config errors settings envs policy track train",
-    "track": "_version config errors files processes settings seeding presets",
+    "run": "config errors files settings envs policy track train",
+    "track": "_version config credentials errors files printing processes settings seeding presets",
     "pyfunc": "policy",
-    "tables": "settings track experiment",
-    "train": "compiling config errors seeding settings presets teams tensors envs policy ppo collect evaluate trace "
-    "track record processes",
-    "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
-    "evaluate summary trace record run tables track train processes",
+    "tables": "printing settings track experiment",
+    "train": "compiling config errors files processes seeding settings spaces presets teams tensors envs policy ppo "
+    "collect evaluate trace track record",
+    "experiment": "_version compiling config credentials errors files presets printing processes seeding settings "
+    "spaces yaml_file envs policy ppo collect evaluate summary trace record run tables track train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

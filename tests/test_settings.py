@@ -1,5 +1,6 @@
 import datetime
 import math
+import typing
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def valid_values(draw):
         "env.on_error": draw(st.sampled_from(["stop", "restart"])),
         "env.max_restarts": draw(st.integers(0, 1000)),
         "env.start_method": draw(st.sampled_from(["forkserver", "spawn", "fork"])),
-        "env.max_steps_per_episode": draw(st.none() | st.integers(1)),
+        "env.max_steps_per_episode": draw(st.none() | st.integers(1, 10**9)),
         "env.frame_stack": draw(st.integers(1, 64)),
         "ppo.rollout_length": size * draw(st.integers(1, 8)),
         "ppo.epochs_per_update": draw(st.integers(1, 100)),
@@ -643,3 +644,39 @@ def test_a_batch_size_alone_is_answered_with_both_meanings():
 def test_names_of_the_training_flow_are_answered_with_ours(name, ours):
     assert ours in refusal(from_keywords, {name: 5})
     assert ours in refusal(from_mapping, {name: 5}, "it")
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_every_count_has_a_limit(path):
+    """Nothing that is counted, and no time to wait, is without end."""
+    setting = SETTINGS[path]
+    types = typing.get_args(setting.type) or (setting.type,)
+    if int in types or path == "env.timeout":
+        limit = setting.metadata["at_most"]
+        assert limit is not None
+        value = [limit + 1] if path == "network.hidden_sizes" else limit + 1
+        assert "must be at most" in refusal(convert, setting, value)
+    if dict in {typing.get_origin(kind) for kind in types} or path == "network.hidden_sizes":
+        assert setting.metadata["most"] is not None
+
+
+def test_long_lists_are_refused():
+    assert "must list at most 100, not 101" in refusal(convert, SETTINGS["network.hidden_sizes"], [1] * 101)
+    members = {"wolf": [str(i) for i in range(10_001)]}
+    assert "must list at most 10,000" in refusal(convert, SETTINGS["agents.members"], members)
+
+
+def test_samples_of_an_update_have_a_limit():
+    text = refusal(build, {"env.num_envs": 10**6, "ppo.rollout_length": 10**9})
+    assert "are 1,000,000,000,000,000 samples" in text
+
+
+def test_quotes_are_short():
+    nested = [1]
+    for _ in range(30):
+        nested = [nested] * 10
+    for value in (nested, 10**5000, "x" * 10**6, dict.fromkeys(range(1000), nested)):
+        assert len(refusal(convert, SETTINGS["ppo.gamma"], value)) < 150

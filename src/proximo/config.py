@@ -18,6 +18,11 @@ from proximo.errors import UserError
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
 MAX_SEED = 2**31 - 1 - 10_000  # so that every seed derived from it fits 32 bits, see `seeding.py`
+MOST_ENVS = 2**20
+MOST = 10**9  # of what is counted: nobody lives to see more
+MOST_STEPS = 10**18  # of a run; counters hold that
+MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
+WIDEST = 2**16
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
@@ -29,9 +34,13 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
+    most: int | None = None,
+    address: bool = False,
 ) -> Any:
-    """Declare a setting: its default, what it does, and the range it must lie in."""
-    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "above": above}
+    """Declare a setting: its default, what it does, the range it must lie in, and how many may be listed. An `address`
+    is kept without the user and the password in it."""
+    limits = {"at_least": at_least, "at_most": at_most, "above": above, "most": most}
+    metadata = {"help": help, "address": address} | limits
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -40,7 +49,7 @@ class EnvConfig:
     """The environment and how many copies of it run side by side."""
 
     id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
-    num_envs: int = setting(8, "Environments stepped side by side.", at_least=1)
+    num_envs: int = setting(8, "Environments stepped side by side.", at_least=1, at_most=MOST_ENVS)
     workers: Literal["auto"] | int = setting(
         "auto",
         "Processes that step host environments (EnvPool: threads); 0: this process; auto: as measured.",
@@ -48,18 +57,28 @@ class EnvConfig:
         at_most=MAX_WORKERS,
     )
     groups: int = setting(
-        2, "Host environments in turns: the policy looks at one group while the others are stepped.", at_least=1
+        2,
+        "Host environments in turns: the policy looks at one group while the others are stepped.",
+        at_least=1,
+        at_most=MOST_ENVS,
     )
-    timeout: float = setting(60.0, "Seconds that a host environment may take to start, reset or step.", above=0)
+    timeout: float = setting(
+        60.0, "Seconds that a host environment may take to start, reset or step.", above=0, at_most=10**6
+    )
     on_error: Literal["stop", "restart"] = setting(
         "stop", "When a host environment fails: end the run, or start that environment anew."
     )
-    max_restarts: int = setting(10, "Restarts of failed host environments before the run ends.", at_least=0)
+    max_restarts: int = setting(
+        10, "Restarts of failed host environments before the run ends.", at_least=0, at_most=MOST
+    )
     start_method: Literal["forkserver", "spawn", "fork"] = setting(
         "forkserver", "How worker processes are started; fork is quick, and unsafe with threads."
     )
     max_steps_per_episode: int | None = setting(
-        None, "Cut episodes after this many steps (truncation); null: the environment's own limit.", at_least=1
+        None,
+        "Cut episodes after this many steps (truncation); null: the environment's own limit.",
+        at_least=1,
+        at_most=MOST,
     )
     frame_stack: int = setting(
         1, "Observations that the policy sees at once: the last ones, the newest at the end.", at_least=1, at_most=64
@@ -70,9 +89,11 @@ class EnvConfig:
 class PPOConfig:
     """The algorithm."""
 
-    rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1)
-    epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1)
-    minibatch_size: int = setting(64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1)
+    rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
+    epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
+    minibatch_size: int = setting(
+        64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1, at_most=MOST_SAMPLES
+    )
     learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
     learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
     learning_rate_end: float = setting(0.0, "Where a linear or cosine learning rate ends.", at_least=0)
@@ -96,6 +117,7 @@ class PPOConfig:
         None,
         "Steps that networks with memory learn through at once; null: as many as divide the rollout and the minibatch.",
         at_least=1,
+        at_most=MOST,
     )
     max_grad_norm: float | None = setting(0.5, "Global norm that gradients are clipped to; null: no clipping.", above=0)
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
@@ -118,14 +140,16 @@ class NetworkConfig:
         "separate", "Encoders and hidden layers of actor and critic: one set for each, or one for both."
     )
     hidden_sizes: tuple[int, ...] = setting(
-        (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1
+        (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1, at_most=WIDEST, most=100
     )
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
     memory: Literal["none", "gru", "lstm"] = setting(
         "none",
         "What is remembered from step to step: nothing, or what a recurrent cell after the hidden layers holds.",
     )
-    memory_size: int = setting(64, "Numbers that the recurrent cell remembers (an LSTM twice as many).", at_least=1)
+    memory_size: int = setting(
+        64, "Numbers that the recurrent cell remembers (an LSTM twice as many).", at_least=1, at_most=WIDEST
+    )
     layer_norm: bool = setting(False, "Standardise each hidden layer (LayerNorm), before its activation.")
     cnn: Literal["auto", "small", "nature", "impala"] = setting(
         "auto", "What reads images: by their size, one or two layers, Atari's three (from 36 x 36), or IMPALA's ResNet."
@@ -134,6 +158,7 @@ class NetworkConfig:
         None,
         "Numbers that are learnt for each value of a discrete observation; null: it is read as one-hot.",
         at_least=1,
+        at_most=WIDEST,
     )
     continuous: Literal["gaussian", "tanh_gaussian", "beta"] = setting(
         "gaussian", "Distribution of continuous actions: clipped at the bounds, squashed into them, or on them."
@@ -164,7 +189,9 @@ class AgentsConfig:
         "One policy for all agents, for each, or for each group; auto: shared where all are alike, else groups.",
     )
     members: dict[str, tuple[str, ...]] | None = setting(
-        None, "Agents of each group, such as {wolf: [wolf_0, wolf_1], hare: [hare_0]}; null: the environment's own."
+        None,
+        "Agents of each group, such as {wolf: [wolf_0, wolf_1], hare: [hare_0]}; null: the environment's own.",
+        most=10_000,
     )
     identity: bool = setting(False, "Show each agent which one of its group it is.")
     critic: Literal["own", "central"] = setting(
@@ -176,10 +203,10 @@ class AgentsConfig:
     selfplay: float = setting(
         0.0, "Share of the environments in which all sides but one play by earlier policies.", at_least=0, at_most=1
     )
-    selfplay_every: int = setting(10, "Updates between two policies that are kept for that.", at_least=1)
+    selfplay_every: int = setting(10, "Updates between two policies that are kept for that.", at_least=1, at_most=MOST)
     selfplay_pool: int = setting(10, "Earlier policies that are kept, of the whole run.", at_least=1, at_most=1000)
     sides: dict[str, tuple[str, ...]] | None = setting(
-        None, "Agents that play on one side; null: each group, or each agent where there is one group."
+        None, "Agents that play on one side; null: each group, or each agent where there is one group.", most=10_000
     )
 
 
@@ -187,8 +214,10 @@ class AgentsConfig:
 class TrainConfig:
     """When a run ends at the latest; whichever comes first."""
 
-    total_timesteps: int = setting(1_000_000, "Environment steps, rounded up to whole updates.", at_least=1)
-    max_episodes: int | None = setting(None, "Finished episodes.", at_least=1)
+    total_timesteps: int = setting(
+        1_000_000, "Environment steps, rounded up to whole updates.", at_least=1, at_most=MOST_STEPS
+    )
+    max_episodes: int | None = setting(None, "Finished episodes.", at_least=1, at_most=MOST_STEPS)
     max_seconds: float | None = setting(None, "Seconds of training.", above=0)
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
@@ -203,9 +232,9 @@ class StopConfig:
     on: Literal["training", "evaluation"] = setting(
         "training", "Whose returns are judged: windows of training episodes, or evaluations, each a window of its own."
     )
-    convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1)
+    convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1, at_most=10**6)
     early_stopping_patience: int = setting(
-        10, "Consecutive windows at or above the target before training stops.", at_least=1
+        10, "Consecutive windows at or above the target before training stops.", at_least=1, at_most=MOST
     )
 
 
@@ -213,21 +242,26 @@ class StopConfig:
 class EvalConfig:
     """Deterministic evaluation, on environments of its own."""
 
-    frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0)
-    episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+    frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0, at_most=MOST)
+    episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """What is kept on the way: states to resume from, and policies."""
 
-    every_steps: int | None = setting(None, "Environment steps between checkpoints; null: by time alone.", at_least=1)
+    every_steps: int | None = setting(
+        None, "Environment steps between checkpoints; null: by time alone.", at_least=1, at_most=MOST_STEPS
+    )
     every_seconds: float | None = setting(
         60.0, "Seconds between checkpoints (more where one takes over 1 % of that); null: by steps alone.", above=0
     )
-    keep: int = setting(3, "Checkpoints kept: the last ones, and the best besides.", at_least=1)
+    keep: int = setting(3, "Checkpoints kept: the last ones, and the best besides.", at_least=1, at_most=MOST)
     num_checkpoints: int = setting(
-        5, "Policies kept on the way, evenly spaced over total_timesteps: models/pi_ckpt1, pi_ckpt2, ...", at_least=0
+        5,
+        "Policies kept on the way, evenly spaced over total_timesteps: models/pi_ckpt1, pi_ckpt2, ...",
+        at_least=0,
+        at_most=1000,
     )
 
 
@@ -237,7 +271,9 @@ class TrackConfig:
 
     mlflow: bool = setting(True, "Feed MLflow; PROXIMO_MLFLOW=0 in the environment turns that off everywhere.")
     tracking_uri: str | None = setting(
-        None, "Where MLflow is; null: MLFLOW_TRACKING_URI, or else mlflow.db beside the folder of the run."
+        None,
+        "Where MLflow is; null: MLFLOW_TRACKING_URI, or else mlflow.db beside the folder of the run.",
+        address=True,
     )
     experiment_name: str | None = setting(None, "The MLflow experiment; null: the environment's id.")
     video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
@@ -246,11 +282,14 @@ class TrackConfig:
         "MLflow gets every so many updates; auto: every tenth, and fewer where training is fast. Always the first, the "
         "last and (auto: some) evaluations.",
         at_least=1,
+        at_most=MOST,
+    )
+    recent_episodes: int = setting(
+        100, "Episodes in the averages of the `recent` statistics.", at_least=1, at_most=10**6
     )
     checkpoints: bool = setting(
         True, "Give MLflow the last and the best checkpoint at the end; each is about three times the networks' size."
     )
-    recent_episodes: int = setting(100, "Episodes in the averages of the `recent` statistics.", at_least=1)
     success_return: float | None = setting(
         None,
         "Return of a success, unless the environment itself says what is one; null: any episode that terminates.",
@@ -296,6 +335,11 @@ class Config:
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
     ppo, frames = config.ppo, config.frames_per_batch
+    if frames > MOST_SAMPLES:
+        raise UserError(
+            f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} are {frames:,} samples "
+            f"in each update; {MOST_SAMPLES:,} are the most."
+        )
     if frames % ppo.minibatch_size:
         small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
         fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))

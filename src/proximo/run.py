@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from proximo import settings
 from proximo.config import Config
-from proximo.errors import UserError
+from proximo.errors import UserError, quoted
+from proximo.files import check_inside
 from proximo.track.store import RUNS
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 POLICIES = {"best": "best_return_pi_ckpt", "final": "final_actor"}
 SHORT_LIST = 5
+QUOTES = "'\""
 
 
 def find_run(name: Path) -> Path:
@@ -23,6 +25,7 @@ def find_run(name: Path) -> Path:
     places = (name, RUNS / name)
     for path in places:
         if (path / "config.yaml").is_file():
+            _check(path)
             return path
     for path in places:
         if path.is_dir():
@@ -33,9 +36,16 @@ def find_run(name: Path) -> Path:
     raise UserError(f"There is no run {name}, as a folder or under {RUNS}/; {hint}")
 
 
+def _check(run: Path) -> None:
+    try:
+        check_inside(run)
+    except OSError as error:
+        raise UserError(f"{run} cannot be used: {error.strerror}.") from None
+
+
 def read_config(run: Path) -> Config:
     """The settings that `run` was trained with."""
-    return settings.build(settings.from_file(run / "config.yaml"))
+    return settings.read_run(run)
 
 
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
@@ -88,7 +98,7 @@ def load_policy(run: Path, which: str, team: bool = False) -> AnyAgent:
     known = steps(run)
     if which in saved:
         return TeamAgent.load(run / "models", POLICIES[which]) if team else PPOAgent.load(policy_file(run, which))
-    if (which == "last" and known) or (which.isdecimal() and int(which) in known):
+    if (which == "last" and known) or which in map(str, known):
         return load_agent(run, which)
     held = [*saved, *(["last", *map(str, known)] if known else [])]
-    raise UserError(f"{run} has no policy {which}; it has {', '.join(held) or 'none'}.")
+    raise UserError(f"{run} has no policy {quoted(which).strip(QUOTES)}; it has {', '.join(held) or 'none'}.")

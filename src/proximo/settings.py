@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import math
 import numbers
+import os
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,9 @@ from typing import Any
 import yaml
 
 from proximo.config import Config, check
-from proximo.errors import UserError
+from proximo.credentials import without_login
+from proximo.errors import UserError, quoted
+from proximo.yaml_file import parse, read_yaml
 
 # What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib), and our name.
 FOREIGN_NAMES = {
@@ -77,6 +80,7 @@ FOREIGN_NAMES = {
     "stats_window_size": "track.recent_episodes",
     "log_interval": "track.log_frequency",
 }
+LONGEST_NAME = 100
 # Keywords that the trainer takes under another name.
 KEYWORDS = {"enable_mlflow": "track.mlflow"}
 # Where our setting means something a little different, what it means.
@@ -145,6 +149,7 @@ def find_setting(path: str) -> Setting:
         return SETTINGS[path]
     if path.removeprefix("ppo.") == FRAMES.path:
         return FRAMES
+    path = path if len(path) <= LONGEST_NAME else f"{path[:LONGEST_NAME]}…"
     name = path.rpartition(".")[2].lower().replace("-", "_")
     if name in FOREIGN_NAMES:
         hint = f"Proximo calls it {FOREIGN_NAMES[name]}" + (f" ({DIFFERENCES[name]})" if name in DIFFERENCES else "")
@@ -184,12 +189,6 @@ def _describe(expected: Any) -> str:
     if origin is dict:
         return "names with lists of agents, such as {wolf: [wolf_0, wolf_1]}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[expected]
-
-
-def _shown(value: Any) -> str:
-    """`value` as an error shows it: on one line, and cut where it is long."""
-    text = " ".join(line.strip() for line in repr(value).splitlines())
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _convert(value: Any, expected: Any) -> Any:
@@ -236,8 +235,14 @@ def convert(setting: Setting, value: Any) -> Any:
     try:
         converted = _convert(value, setting.type)
     except (ValueError, OverflowError):
-        raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {_shown(value)}.") from None
+        raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {quoted(value)}.") from None
     limits = setting.metadata
+    if limits["most"] is not None and isinstance(converted, tuple | dict):
+        for count in [len(converted), *(len(part) for part in _parts(converted))]:
+            if count > limits["most"]:
+                raise UserError(f"{setting.path} must list at most {limits['most']:,}, not {count:,}.")
+    if limits["address"] and isinstance(converted, str):
+        return _address(converted)
     for number in converted if isinstance(converted, tuple) else (converted,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -247,8 +252,24 @@ def convert(setting: Setting, value: Any) -> Any:
             (limits["above"], lambda n, x: n > x, "greater than"),
         ):
             if limit is not None and not ok(number, limit):
-                raise UserError(f"{setting.path} must be {words} {limit}, not {_shown(value)}.")
+                raise UserError(f"{setting.path} must be {words} {_plain(limit)}, not {quoted(value)}.")
     return converted
+
+
+def _parts(converted: Any) -> list[Any]:
+    return list(converted.values()) if isinstance(converted, dict) else []
+
+
+def _plain(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) and abs(limit) >= 10_000 else f"{limit:g}"
+
+
+def _address(uri: str) -> str:
+    """An address as a run keeps it: without who may use it, and the same wherever the working directory is."""
+    scheme, path = "sqlite:///", uri.removeprefix("sqlite:///")
+    if uri.startswith(scheme) and path and not path.startswith((os.sep, ":")):
+        return f"{scheme}{os.path.abspath(path)}"
+    return without_login(uri)
 
 
 Values = dict[str, Any]
@@ -258,17 +279,17 @@ Values = dict[str, Any]
 def from_mapping(mapping: Any, source: str) -> Values:
     """The values of a nested mapping as YAML gives it; `source` names it in errors."""
     if not isinstance(mapping, Mapping):
-        raise UserError(f"{source} must hold settings such as `ppo: {{gamma: 0.98}}`, not {_shown(mapping)}.")
+        raise UserError(f"{source} must hold settings such as `ppo: {{gamma: 0.98}}`, not {quoted(mapping)}.")
     sections = {path.partition(".")[0] for path in SETTINGS if "." in path}
     values: Values = {}
     try:
         for key, value in _both_sizes(mapping).items():
             if key in sections and (value is None or isinstance(value, Mapping)):
                 for inner, inner_value in _both_sizes(value or {}).items():
-                    found = find_setting(f"{key}.{inner}")
+                    found = find_setting(f"{key}.{_key(inner)}")
                     values[found.path] = convert(found, inner_value)
             else:
-                found = find_setting(str(key))
+                found = find_setting(_key(key))
                 values[found.path] = convert(found, value)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
@@ -282,32 +303,20 @@ def _both_sizes(given: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return {FRAMES.path if key == "batch_size" else key: value for key, value in given.items()}
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which PyYAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> Any:
-    """What a YAML file holds."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return yaml.load(file, _Loader)
-    except OSError as error:
-        raise UserError(f"Cannot read the configuration {path}: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-13-01
-        detail = " ".join(str(error).split())
-        raise UserError(f"{path} is not a YAML file: {detail}.") from None
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else quoted(key)
 
 
 def from_file(path: Path) -> Values:
-    """The values of a YAML file."""
+    """The values of a YAML file that the user named."""
     mapping = read_yaml(path)
     return from_mapping({} if mapping is None else mapping, str(path))
+
+
+def read_run(run: Path) -> Config:
+    """The settings in the folder of a run, which may be a stranger's."""
+    mapping = read_yaml(run / "config.yaml", inside=True)
+    return build(from_mapping({} if mapping is None else mapping, str(run / "config.yaml")))
 
 
 def from_assignments(assignments: list[str]) -> Values:
@@ -316,12 +325,12 @@ def from_assignments(assignments: list[str]) -> Values:
     for text in assignments:
         path, equals, value = text.partition("=")
         if not equals or not path.strip():
-            raise UserError(f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}.")
+            raise UserError(f"--set takes section.key=value, such as ppo.gamma=0.98; not {quoted(text)}.")
         found = find_setting(path.strip())
         try:
-            parsed = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):
-            raise UserError(f"{found.path} must be {_describe(found.type)}, not {value!r}.") from None
+            parsed = parse(value)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise UserError(f"{found.path} must be {_describe(found.type)}, not {quoted(value)}.") from None
         values[found.path] = convert(found, parsed)
     return values
 

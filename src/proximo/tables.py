@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 
+from proximo.printing import safe
 from proximo.settings import Setting
 from proximo.track.console import duration, number
 from proximo.track.runs import RunSummary
@@ -34,7 +34,7 @@ def evaluation_table(summary: dict[str, Any]) -> Table:
     for name, mean in summary.items():
         kind, slash, rest = name.partition("/")
         if slash:  # of many agents, each one's return
-            table.add_row(f"{kind} {rest.removesuffix('/return_mean')}", number(mean))
+            table.add_row(safe(f"{kind} {rest.removesuffix('/return_mean')}"), number(mean))
     return table
 
 
@@ -44,7 +44,7 @@ def settings_table(chosen: list[Setting]) -> Table:
     for title in ("setting", "default", "what it does"):
         table.add_column(title, overflow="fold")
     for setting in chosen:
-        table.add_row(setting.path, plain(setting.default), setting.help)
+        table.add_row(*map(safe, (setting.path, plain(setting.default), setting.help)))
     return table
 
 
@@ -60,9 +60,9 @@ def runs_table(runs: list[RunSummary]) -> Table:
     now = time.time()
     for run in runs:
         style = STYLES.get(run.state, "")
-        state = f"[{style}]{run.state}[/{style}]" if style else escape(run.state)
+        state = f"[{style}]{run.state}[/{style}]" if style else safe(run.state)
         ago = f"{duration(max(0.0, now - run.changed))} ago"
-        name, env = escape(_name(run.path)), escape(run.env)
+        name, env = safe(_name(run.path)), safe(run.env)
         table.add_row(name, env, f"{run.steps:,}", number(run.returned), state, ago)
     return table
 
@@ -87,7 +87,7 @@ def plan_table(plan: Plan) -> Table:
         changes = ", ".join(f"{path}={plain(value)}" for path, value in runs[0].overrides.items()) or "-"
         seeds = ", ".join(str(run.config.seed) for run in runs)
         steps = f"{runs[0].config.train.total_timesteps:,}"
-        table.add_row(escape(trial), escape(env), escape(changes), steps, seeds)
+        table.add_row(safe(trial), safe(env), safe(changes), steps, seeds)
     return table
 
 
@@ -103,7 +103,7 @@ def comparison_table(summary: dict[str, Any]) -> Table:
         for env, score in rows or [("-", {"iqm": None, "low": None})]:
             counted = f"{score.get('n', trial['counted'])}"
             spread = "-" if score["low"] is None else f"{number(score['low'])} to {number(score['high'])}"
-            table.add_row(escape(trial["name"]), escape(env), counted, number(score["iqm"]), spread)
+            table.add_row(safe(trial["name"]), safe(env), counted, number(score["iqm"]), spread)
     return table
 
 

@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from proximo.errors import UserError
-from proximo.files import write_atomically
+from proximo.files import total_memory, write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]
@@ -55,6 +55,8 @@ def read(path: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
     try:
         if not path.is_file():
             raise UserError(f"{what}: {'it is not a file' if path.exists() else 'there is no such file'}.")
+        if path.stat().st_size > total_memory():
+            raise UserError(f"{what}: it is larger than the memory of this machine.")
         with safetensors.safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get("proximo", "{}")
             header = json.loads(text)

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console as RichConsole
-from rich.markup import escape
 
 from proximo._version import __version__
 from proximo.cli import experiment, lists, runs, train  # noqa: F401 (they register their commands)
 from proximo.cli.common import app, out
-from proximo.errors import ProximoError
+from proximo.errors import LACK_OF_MEMORY, ProximoError, is_lack_of_memory
+from proximo.printing import make_rich, safe
 from proximo.processes import end_with_signals, end_without_threads
 
 
@@ -33,12 +33,24 @@ def main() -> None:
 
 def _run() -> None:
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone gets a ? for ±
         app()
     except (ProximoError, OSError) as error:
-        RichConsole(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(str(error))}")
+        _complain(error)
         sys.exit(error.exit_code if isinstance(error, ProximoError) else 1)
+    except Exception as error:
+        if not is_lack_of_memory(error):
+            raise
+        _complain(LACK_OF_MEMORY)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def _complain(error: object) -> None:
+    make_rich(stderr=True).print(f"[red]Error:[/red] {safe(error)}")
 
 
 def show_version(wanted: bool) -> None:

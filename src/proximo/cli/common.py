@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import warnings
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console as RichConsole
 
 from proximo import settings
 from proximo.errors import UserError
+from proximo.printing import make_rich
 
 app = typer.Typer(
     name="proximo",
@@ -20,14 +22,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = RichConsole(highlight=False, soft_wrap=True)
+out = make_rich()
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
 
 
-def check_loudness(quiet: bool, verbose: bool) -> None:
+def check_loudness(quiet: bool, verbose: bool = False) -> None:
+    """Refuse both; and with `quiet`, have libraries say nothing either, also in the processes of environments."""
     if quiet and verbose:
         raise UserError("--quiet and --verbose exclude each other; give one of them.")
+    if quiet:
+        warnings.simplefilter("ignore")
+        os.environ["PYTHONWARNINGS"] = "ignore"
 
 
 def flag(name: str, path: str, text: str) -> Any:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from proximo import settings
-from proximo.cli.common import Quiet, app, flag, out
-from proximo.errors import TrainingError, UserError
+from proximo.cli.common import Quiet, app, check_loudness, flag, out
+from proximo.errors import TrainingError, UserError, printable
+from proximo.printing import safe
 
 EXPERIMENT_HELP = """Train several trials with several seeds, side by side, and compare them honestly.
 
@@ -64,6 +64,7 @@ def experiment(
 ) -> None:
     from proximo.experiment.plan import Plan, default_folder
 
+    check_loudness(quiet)
     if mlflow is not None and no_mlflow:
         raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     if resume is not None:
@@ -126,7 +127,7 @@ def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
 
     out.print(plan_table(plan), soft_wrap=False)
     steps = sum(run.config.train.total_timesteps for run in plan.runs)
-    out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {escape(str(path))}.")
+    out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {safe(str(path))}.")
     with out.status("measuring how fast they are"):
         from proximo.experiment.estimate import estimate
         from proximo.track.console import duration
@@ -163,6 +164,6 @@ def compare_command(
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UserError(f"{place} already holds something; give --out a new or empty folder.")
     with out.status(f"comparing {len(found)} runs"):
-        summary = write_comparison(found, place, ", ".join(path.name for path in paths), baseline)
+        summary = write_comparison(found, place, ", ".join(printable(path.name) for path in paths), baseline)
     out.print(comparison_table(summary), soft_wrap=False)
-    out.print(f"[dim]{escape(str(place / 'report.html'))}[/dim]")
+    out.print(f"[dim]{safe(str(place / 'report.html'))}[/dim]")

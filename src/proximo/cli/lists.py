@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from proximo import settings
 from proximo.cli.common import app, out
-from proximo.errors import UserError
+from proximo.errors import UserError, quoted
+from proximo.printing import safe
 
 SHORT_LIST = 40
 
@@ -24,7 +24,7 @@ def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids th
     for family in FAMILIES.values():
         title = f"[bold]{family.title}[/bold]  {family.about}"
         if not family.installed:
-            out.print(f"{title}; not installed: {escape(family.install_command)}")
+            out.print(f"{title}; not installed: {safe(family.install_command)}")
             continue
         ids = [env_id for env_id in family.ids() if word.lower() in f"{family.title} {env_id}".lower()]
         tuned = [env_id for env_id in ids if find_preset(env_id)]
@@ -32,14 +32,14 @@ def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids th
         if ids:
             out.print(title)
         for env_id in shown:
-            out.print(f"  {env_id}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
+            out.print(f"  {safe(env_id)}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
         if len(shown) < len(ids):
             out.print(
                 f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or a part of a name[/dim]"
             )
         found += len(ids)
     if word and not found:
-        raise UserError(f"No installed environment has {word!r} in its id; `proximo envs` lists what there is.")
+        raise UserError(f"No installed environment has {quoted(word)} in its id; `proximo envs` lists what there is.")
 
 
 @app.command("settings")
@@ -51,5 +51,5 @@ def list_settings(
 
     chosen = [s for s in settings.SETTINGS.values() if word.lower() in f"{s.path} {s.help}".lower()]
     if not chosen:
-        raise UserError(f"No setting mentions {word!r}; `proximo settings` lists them all.")
+        raise UserError(f"No setting mentions {quoted(word)}; `proximo settings` lists them all.")
     out.print(settings_table(chosen), soft_wrap=False)

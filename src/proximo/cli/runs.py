@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from proximo.cli.common import app, out
+from proximo.errors import UserError
+from proximo.printing import safe
 
 
 @app.command("runs")
@@ -44,18 +45,23 @@ def sync_command(
     """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
+    from proximo.files import check_inside
     from proximo.run import find_run, read_config
     from proximo.track.feed import sync
     from proximo.track.store import RUNS
 
     experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
     if experiment is not None:
+        try:
+            check_inside(experiment)
+        except OSError as error:
+            raise UserError(f"{experiment} cannot be used: {error.strerror}.") from None
         sent = sync_experiment(experiment, mlflow)
-        out.print(f"{escape(sent.shown_uri)} has everything of {escape(str(experiment))}: {sent.sent:,} runs.")
+        out.print(f"{safe(sent.shown_uri)} has everything of {safe(str(experiment))}: {sent.sent:,} runs.")
         return
     path = find_run(run)
     done = sync(path, read_config(path), mlflow)
-    out.print(f"{escape(done.shown_uri)} has everything of {escape(str(path))}: updates up to {done.last_update:,}.")
+    out.print(f"{safe(done.shown_uri)} has everything of {safe(str(path))}: updates up to {done.last_update:,}.")
 
 
 @app.command("ui")
@@ -69,4 +75,4 @@ def ui_command(
     from proximo.track.store import RUNS
     from proximo.track.ui import show
 
-    show(RUNS, port, lambda sentence: out.print(escape(sentence)))
+    show(RUNS, port, lambda sentence: out.print(safe(sentence)))

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console as RichConsole
-from rich.markup import escape
 
 from proximo import settings
 from proximo.cli.common import Quiet, Verbose, app, check_loudness, flag, out
 from proximo.errors import UserError
+from proximo.printing import make_rich, safe
 
 TRAIN_HELP = """Train a policy on ENV, and leave a run directory behind.
 
@@ -84,7 +83,7 @@ def train(
     resolved = settings.build(tuned, given, flags)
     if tuned and not quiet:
         shown = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        out.print(f"[dim]Preset for {env_id} (--no-preset leaves it out): {escape(shown)}[/dim]")
+        out.print(f"[dim]Preset for {safe(env_id)} (--no-preset leaves it out): {safe(shown)}[/dim]")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
     run_to_end(trainer)
 
@@ -115,6 +114,9 @@ def resume(
     steps: Annotated[
         str | None, typer.Option(metavar="MORE", help="Train this many more steps, instead of to the run's own end.")
     ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where MLflow is, with user and password if it takes them.")
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -126,7 +128,9 @@ def resume(
     from proximo.track.console import Console, Display
     from proximo.train.trainer import PPOTrainer
 
-    run_to_end(PPOTrainer.resume(path, steps=more, console=Console() if quiet else Display(verbose)))
+    address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
+    console = Console() if quiet else Display(verbose)
+    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console))
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN, and say what they come to.
@@ -163,7 +167,7 @@ def evaluate(
     path = find_run(run)
     config = read_config(path)
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
-    messages = RichConsole(stderr=True, highlight=False, soft_wrap=True, quiet=as_json)
+    messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
         from proximo.evaluate import make_evaluator
         from proximo.record import film
@@ -190,7 +194,7 @@ def evaluate(
             evaluator.close()
     assert outcome is not None, "nobody stopped it"
     for notice in notices + evaluator.notices:
-        messages.print(escape(notice), style="dim")
+        messages.print(safe(notice), style="dim")
     summary = outcome.summary()
     if as_json:
         about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
@@ -199,7 +203,7 @@ def evaluate(
         return
     how = "actions drawn from the policy" if stochastic else "always the most likely action"
     out.print(
-        f"The policy [bold]{which}[/bold] of {escape(str(path))} on [bold]{escape(config.env.id)}[/bold]: "
+        f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
         f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {how}."
     )
     out.print(evaluation_table(summary))
@@ -207,4 +211,4 @@ def evaluate(
     meant = "any that terminates (track.success_return sets a return)" if goal is None else f"a return from {goal:g} on"
     out.print(f"[dim]A success is what the environment calls one; where it does not say, {meant}.[/dim]")
     for file in videos:
-        out.print(f"[dim]{escape(file)}[/dim]")
+        out.print(f"[dim]{safe(file)}[/dim]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proximo import settings
-from proximo.errors import UserError
+from proximo.errors import UserError, printable
 from proximo.experiment import charts
 from proximo.experiment.outcomes import Outcome, read_outcome
 from proximo.experiment.panels import svg
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
-from proximo.files import to_json, write_atomically
+from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.track.drawing import png
 
 EXPERIMENT = "experiment.json"
@@ -104,7 +103,7 @@ def _folders(path: Path) -> Iterator[tuple[Path, bool]]:
 def _read_plan(folder: Path) -> list[dict[str, Any]]:
     file = folder / EXPERIMENT
     try:
-        runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+        runs = read_json(file, LARGEST_PLAN)["runs"]
         plan = [
             {"path": str(run["path"]), "trial": str(run["trial"]), "env": str(run["env"]), "seed": int(run["seed"])}
             | {"overrides": dict(run.get("overrides") or {})}
@@ -120,7 +119,7 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read_loose(path: Path, place: str) -> _Loose:
-    config = settings.build(settings.from_file(path / "config.yaml"))
+    config = settings.read_run(path)
     values = settings.from_mapping(settings.to_mapping(config), "config")
     return _Loose(path, place, config.env.id, config.seed, values)
 
@@ -146,7 +145,7 @@ def _name_planned(planned: Sequence[tuple[Path, dict[str, Any]]]) -> list[Outcom
 def _distinct(folders: Iterable[Path]) -> dict[Path, str]:
     """Their last names, where these tell them apart."""
     names = Counter(folder.resolve().name for folder in {*folders})
-    return {path: name if names[name := path.resolve().name] == 1 else path.as_posix() for path in folders}
+    return {path: printable(name if names[name := path.resolve().name] == 1 else path.as_posix()) for path in folders}
 
 
 def _name_loose(loose: Sequence[_Loose], taken: set[str]) -> list[Outcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence, Set
@@ -14,11 +14,12 @@ from typing import Any
 
 from proximo import settings
 from proximo.config import MAX_SEED, Config
-from proximo.errors import UserError
-from proximo.files import to_json, write_atomically
+from proximo.errors import UserError, quoted
+from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.presets import find_preset
 from proximo.settings import Values
 from proximo.track.store import RUNS
+from proximo.yaml_file import read_yaml
 
 PLAN = "experiment.json"
 KEYS = ("name", "envs", "seeds", "preset", "base", "trials", "grid")
@@ -79,11 +80,13 @@ class Plan:
     def load(cls, out: Path) -> Plan:
         """The plan of the experiment in `out`."""
         try:
-            saved = json.loads((out / PLAN).read_text(encoding="utf-8"))
+            saved = read_json(out / PLAN, LARGEST_PLAN)
             runs = tuple(_loaded(run, out) for run in saved["runs"])
             return cls(str(saved["name"]), runs, saved["by_id"] is True)
         except FileNotFoundError:
             raise UserError(f"{out} is not the folder of an experiment: it has no {PLAN}.") from None
+        except OSError as error:
+            raise UserError(f"Cannot read {out / PLAN}: {error.strerror}.") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{out / PLAN} is damaged ({type(error).__name__}: {error}).") from None
 
@@ -106,9 +109,7 @@ def make_plan(
             if path in trial.overrides:
                 what = "is what envs and seeds are for" if path in ("env.id", "seed") else "is given as a flag, too"
                 raise UserError(f"The trial {trial.name} sets {path}, which {what}; leave one of them out.")
-    count = len(envs) * sum(len(trial.seeds) for trial in trials)
-    if count > MOST_RUNS:
-        raise UserError(f"This experiment has {count:,} runs; {MOST_RUNS:,} are the most.")
+    _check_count(len(envs) * sum(len(trial.seeds) for trial in trials))
     runs, taken = list[PlannedRun](), set[str]()
     for env, trial in itertools.product(envs, trials):
         tuned = find_preset(env) if preset else {}
@@ -130,18 +131,18 @@ def make_plan(
 def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: bool = True) -> Plan:
     """The plan that a YAML file describes. `num_seeds` replaces the file's seeds; `seed` among the flags is the first
     of those that are given as a number."""
-    given = settings.read_yaml(path)
+    given = read_yaml(path)
     if not isinstance(given, Mapping) or not given:
         raise UserError(f"{path} must hold {', '.join(KEYS)}; see docs/experiments.md.")
     for key in given:
         if key not in KEYS:
-            raise UserError(f"{path} has the key {key!r}; an experiment's are {', '.join(KEYS)}.")
+            raise UserError(f"{path} has the key {quoted(key)}; an experiment's are {', '.join(KEYS)}.")
     flags = dict(flags)
     base = settings.from_mapping(given.get("base") or {}, f"base in {path}")
     envs = [flags.pop("env.id")] if "env.id" in flags else given.get("envs", base.get("env.id"))
     wanted = given.get("preset", True)
     if type(wanted) is not bool:
-        raise UserError(f"preset in {path} must be true or false, not {wanted!r}.")
+        raise UserError(f"preset in {path} must be true or false, not {quoted(wanted)}.")
     first = flags.pop("seed", base.pop("seed", 0))
     seeds = num_seeds or given.get("seeds", 5)
     trials = make_trials(given.get("trials"), given.get("grid"), seeds, first, str(path), num_seeds is not None)
@@ -158,15 +159,17 @@ def make_trials(
     """
     if not isinstance(named or {}, Mapping) or not isinstance(grid or {}, Mapping):
         raise UserError(f"trials and grid in {source} must be mappings: names with settings, settings with lists.")
-    found = []
+    found: list[Trial] = []
     for name, given in (named or {ONLY_TRIAL: {}}).items():
         own = dict(given or {}) if isinstance(given or {}, Mapping) else None
         if own is None:
-            raise UserError(f"The trial {name} in {source} must be a mapping of settings, not {given!r}.")
+            raise UserError(f"The trial {name} in {source} must be a mapping of settings, not {quoted(given)}.")
         its_seeds = own.pop("seeds", seeds)
         values = settings.from_mapping(own, f"the trial {name} in {source}")
         its_seeds = seed_list(seeds if same_seeds else its_seeds, first, source)
-        for point in grid_points(grid or {}, source):
+        points = grid_points(grid or {}, source)
+        _check_count(sum(len(trial.seeds) for trial in found) + len(points) * len(its_seeds))
+        for point in points:
             if clash := [path for path in point if path in values]:
                 raise UserError(f"{clash[0]} in {source} is both in the grid and in the trial {name}.")
             title = ", ".join(
@@ -182,12 +185,18 @@ def grid_points(grid: Mapping[str, Any], source: str) -> list[Values]:
     for path, values in _flat(grid).items():
         setting = settings.find_setting(path)
         if not isinstance(values, list | tuple) or not values:
-            raise UserError(f"{path} in the grid of {source} must be a list of values, not {values!r}.")
+            raise UserError(f"{path} in the grid of {source} must be a list of values, not {quoted(values)}.")
         converted = [settings.convert(setting, value) for value in values]
         if len(set(map(str, converted))) < len(converted):
-            raise UserError(f"{path} in the grid of {source} lists a value twice: {values}.")
+            raise UserError(f"{path} in the grid of {source} lists a value twice: {quoted(values)}.")
         axes.append([(setting.path, value) for value in converted])
+    _check_count(math.prod(map(len, axes)))  # before they are listed
     return [dict(point) for point in itertools.product(*axes)]
+
+
+def _check_count(runs: int) -> None:
+    if runs > MOST_RUNS:
+        raise UserError(f"This experiment has {runs:,} runs or more; {MOST_RUNS:,} are the most.")
 
 
 def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, ...]:
@@ -202,9 +211,9 @@ def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, .
         return tuple(first + SPACING * i for i in range(given))
     if isinstance(given, list | tuple) and given and all(type(seed) is int for seed in given):
         if len(set(given)) < len(given):
-            raise UserError(f"seeds in {source} lists a seed twice: {given}.")
+            raise UserError(f"seeds in {source} lists a seed twice: {quoted(given)}.")
         return tuple(given)
-    raise UserError(f"seeds in {source} must be a number from 1 on or a list of seeds, not {given!r}.")
+    raise UserError(f"seeds in {source} must be a number from 1 on or a list of seeds, not {quoted(given)}.")
 
 
 def overlap(runs: Sequence[PlannedRun], compiled: Set[str]) -> str | None:
@@ -229,7 +238,7 @@ def env_list(given: Any, source: str) -> list[str]:
     """Environments from one id or a list of ids."""
     envs = [given] if isinstance(given, str) else given
     if not isinstance(envs, list | tuple) or not envs or not all(isinstance(env, str) for env in envs):
-        raise UserError(f"envs in {source} must be an environment's id or a list of ids, not {given!r}.")
+        raise UserError(f"envs in {source} must be an environment's id or a list of ids, not {quoted(given)}.")
     if len(set(envs)) < len(envs):
         raise UserError(f"envs in {source} lists an environment twice: {', '.join(envs)}.")
     return list(envs)

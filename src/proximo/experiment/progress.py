@@ -11,11 +11,13 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
+from proximo.files import shown
+from proximo.printing import make_rich, safe
 from proximo.tables import comparison_table
 from proximo.track.console import duration, number
 
@@ -37,7 +39,7 @@ class Progress:
 
     def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
         if message["end"] == "failed":
-            warnings.warn(f"{run.folder} failed: {message['sentence']}", stacklevel=1)
+            warnings.warn(printable(f"{run.folder} failed: {message['sentence']}"), stacklevel=1)
 
     def note(self, sentence: str) -> None: ...
 
@@ -56,7 +58,7 @@ class ProgressDisplay(Progress):
     """A live table where there is a terminal, else a line for each run that ended."""
 
     def __init__(self, rich: RichConsole | None = None):
-        self.rich = rich or RichConsole(highlight=False, soft_wrap=True)
+        self.rich = rich or make_rich()
         self._live: Live | None = None
         self._lock = threading.Lock()
         self._at: dict[str, tuple[PlannedRun, int, float | None]] = {}
@@ -70,8 +72,8 @@ class ProgressDisplay(Progress):
         done = len(plan.runs) - len(missing)
         before = f", of which {done} are done" if done else ""
         side = f", {jobs} at a time" if jobs > 1 else ""
-        self.rich.print(f"Experiment [bold]{escape(plan.name)}[/bold]: {len(plan.runs)} runs{before}{side}.")
-        self.rich.print(f"[dim]{escape(str(out))}[/dim]")
+        self.rich.print(f"Experiment [bold]{safe(plan.name)}[/bold]: {len(plan.runs)} runs{before}{side}.")
+        self.rich.print(f"[dim]{safe(shown(out))}[/dim]")
 
     def __enter__(self) -> Progress:
         if self.rich.is_terminal and self._missing:
@@ -100,7 +102,7 @@ class ProgressDisplay(Progress):
             self._ended += 1
         end = message["end"]
         style = STYLES.get(end, "")
-        name, why = escape(run.folder.removeprefix("runs/")), escape(message.get("sentence", ""))
+        name, why = safe(run.folder.removeprefix("runs/")), safe(message.get("sentence", ""))
         if end == "failed":
             self.rich.print(f"[{style}]failed[/{style}] {name}: {why}")
         elif not self._live:
@@ -113,7 +115,7 @@ class ProgressDisplay(Progress):
             if (key or sentence) in self._said:
                 return
             self._said.add(key or sentence)
-        self.rich.print(f"[dim]{escape(sentence)}[/dim]")
+        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
 
     def warn(self, sentence: str) -> None:
         self.note(sentence)
@@ -121,10 +123,10 @@ class ProgressDisplay(Progress):
     def finish(self, summary: dict[str, Any], out: Path) -> None:
         if self.signal is not None:
             self.rich.print(
-                f"[yellow]Interrupted[/yellow]: `proximo experiment --resume {escape(str(out))}` does what is missing."
+                f"[yellow]Interrupted[/yellow]: `proximo experiment --resume {safe(shown(out))}` does what is missing."
             )
         self.rich.print(comparison_table(summary), soft_wrap=False)
-        self.rich.print(f"[dim]{escape(str(out / 'report.html'))}[/dim]")
+        self.rich.print(f"[dim]{safe(shown(out / 'report.html'))}[/dim]")
 
     def _show(self, run: PlannedRun, step: int, returned: float | None) -> None:
         with self._lock:
@@ -147,5 +149,5 @@ class ProgressDisplay(Progress):
         for run, step, returned in running:
             total = run.config.train.total_timesteps
             steps = f"{step:,} / {total:,} steps" if step else "starting"
-            table.add_row(f"[dim]{escape(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
+            table.add_row(f"[dim]{safe(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
         return table

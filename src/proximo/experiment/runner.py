@@ -38,7 +38,7 @@ from proximo.experiment.plan import (
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
-from proximo.files import write_atomically
+from proximo.files import check_inside, open_inside, shown, write_atomically
 from proximo.ppo.traced import split
 from proximo.track.console import Console
 from proximo.track.runs import COMPLETE, is_running
@@ -120,8 +120,13 @@ def carry_out(
             f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
             f"with proximo.experiment.runner.carry_out(Plan.load(out), out, env=env)."
         )
+    out = out.absolute()  # an environment may change the working directory
     progress, cores = progress or Progress(), available_cores()
-    with (out / PLAN).open("rb") as file:
+    try:
+        check_inside(out)
+    except OSError as error:
+        raise UserError(f"Cannot carry out the experiment in {shown(out)}: {error.strerror}.") from None
+    with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is being carried out by another process.")
         return _carry_out(plan, out, jobs, progress, env, cores)

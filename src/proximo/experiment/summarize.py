@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from proximo.errors import printable
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
 from proximo.files import to_json
@@ -112,7 +113,7 @@ def as_csv(summary: Record) -> str:
 
 def link(path: Path, out: Path) -> str:
     """Where a run is, seen from the comparison's folder: both can be moved together."""
-    return Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+    return printable(Path(os.path.relpath(path.resolve(), out.resolve())).as_posix())
 
 
 def _trial(found: Comparison, name: str) -> Record:

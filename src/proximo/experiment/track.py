@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -13,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from proximo.credentials import redacted, without_login
 from proximo.errors import UserError
 from proximo.experiment.plan import Plan, PlannedRun
-from proximo.files import to_json, write_atomically
+from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.processes import leave_signals
 from proximo.track import embedded
-from proximo.track.facts import safe_name, without_password
+from proximo.track.facts import safe_name
 from proximo.track.feed import NICENESS, Feeder, alone, keep_feeding, say
 from proximo.track.mlflow import MEMORY, find_experiment, in_words, make_client
 from proximo.track.runs import COMPLETE, is_running
@@ -38,7 +38,9 @@ class ExperimentTracker(Tracker):
 
 def make_tracker(plan: Plan, out: Path, note: Callable[[str], None]) -> NoTracker:
     """What tracks an experiment."""
-    return ExperimentTracker(out, note) if any(is_wanted(run.config) for run in plan.runs) else NoTracker()
+    if not any(is_wanted(run.config) for run in plan.runs):
+        return NoTracker()
+    return ExperimentTracker(out, note, plan.runs[0].config.track.tracking_uri)
 
 
 class ExperimentFeeder:
@@ -49,7 +51,7 @@ class ExperimentFeeder:
         self.out, self.plan = out, Plan.load(out)
         self._memory = _read(out / MEMORY)
         given = uri or self.plan.runs[0].config.track.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self.uri = given or embedded.still_there(self._memory.get("uri")) or embedded.uri(out)
+        self.uri = without_login(given or embedded.still_there(self._memory.get("uri")) or embedded.uri(out))
         self._client: Any = None
         self._groups: dict[str, str] = {}  # the experiment's own run ("") and those of the trials
         self._feeders: dict[str, Feeder] = {}
@@ -57,7 +59,7 @@ class ExperimentFeeder:
 
     @property
     def shown_uri(self) -> str:
-        return without_password(self.uri)
+        return redacted(self.uri)
 
     @property
     def sent(self) -> int:
@@ -175,7 +177,7 @@ def _ended(path: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, LARGEST_PLAN)
         return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
         return {}

@@ -11,12 +11,13 @@ import jax
 from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 
 from proximo.config import Config
+from proximo.files import shown
+from proximo.printing import make_rich, safe
 
 Record = dict[str, Any]
 PLAIN_SECONDS = 2.0
@@ -49,7 +50,7 @@ class Display(Console):
     end. With `verbose`, the whole block of statistics after every update."""
 
     def __init__(self, verbose: bool = False, rich: RichConsole | None = None):
-        self.rich = rich or RichConsole(highlight=False, soft_wrap=True)
+        self.rich = rich or make_rich()
         self.verbose = verbose
         self._live: Live | None = None
         self._returns: list[float] = []
@@ -60,10 +61,10 @@ class Display(Console):
         goal = config.stop.target_reward
         aim = f", until the average return reaches {goal:g}" if goal is not None else ""
         self.rich.print(
-            f"Training [bold]{config.env.id}[/bold] for up to {config.train.total_timesteps:,} steps{aim}; "
+            f"Training [bold]{safe(config.env.id)}[/bold] for up to {config.train.total_timesteps:,} steps{aim}; "
             f"seed {config.seed}, {config.env.num_envs} environments."
         )
-        self.rich.print(f"[dim]{path}[/dim]")
+        self.rich.print(f"[dim]{safe(shown(path))}[/dim]")
 
     def __enter__(self) -> Console:
         if self.rich.is_terminal and not self.verbose:
@@ -77,7 +78,7 @@ class Display(Console):
             self._live.stop()
 
     def note(self, sentence: str) -> None:
-        self.rich.print(f"[dim]{escape(sentence)}[/dim]")
+        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
 
     warn = note
 
@@ -109,7 +110,7 @@ class Display(Console):
             ("steps", f"{result['total_steps']:,} in {result['updates']:,} updates, {result['episodes']:,} episodes"),
             ("return", f"{number(result['final_return'])} on average at the end, best {number(result['best_return'])}"),
             ("time", f"{result['wall_seconds']:.1f} s; {result['steps_per_second']:,.0f} steps/s while training"),
-            ("saved in", str(path)),
+            ("saved in", safe(shown(path))),
         ]
         if played:
             mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))

@@ -35,7 +35,9 @@ def artifacts(uri: str, experiment: str) -> str | None:
 
 def still_there(remembered: str | None) -> str | None:
     """The address that a run remembers, unless its database was moved away, perhaps together with the run."""
-    database = _database(remembered or "")
+    if not isinstance(remembered, str):  # the file may be anybody's
+        return None
+    database = _database(remembered)
     return None if database and not database.is_file() else remembered
 
 

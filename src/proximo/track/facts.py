@@ -18,6 +18,7 @@ import yaml
 from proximo import settings
 from proximo._version import __version__
 from proximo.config import Config
+from proximo.credentials import redacted
 from proximo.presets import find_preset
 
 MODEL_FILE = "policy.safetensors"
@@ -90,12 +91,8 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
             named |= flat(value, f"{prefix}{name}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value)
-            named[key_name(f"{prefix}{name}")] = without_password(text)
+            named[key_name(f"{prefix}{name}")] = redacted(text)
     return named
-
-
-def without_password(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 def key_name(name: str) -> str:

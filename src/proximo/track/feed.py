@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
+from proximo.files import open_inside, read_json
 from proximo.processes import leave_signals
 from proximo.track.mlflow import MlflowRun, Record, in_words, is_unreached
 
@@ -49,7 +50,7 @@ class Rows:
 
     def read(self) -> list[Record]:
         """The next whole rows, not too many at once; none when there are none yet."""
-        with self._path.open("rb") as file:
+        with open_inside(self._path) as file:
             file.seek(self._offset - len(self._line))
             if file.read(len(self._line)) != self._line:
                 self._offset, self._line = 0, b""  # cut back, by a resume: what MLflow has is not sent again
@@ -138,7 +139,7 @@ class Feeder:
         """Send everything that is left, and how the run ended."""
         self.feed(live=False)
         try:
-            result = json.loads((self._path / "result.json").read_text(encoding="utf-8"))
+            result = read_json(self._path / "result.json")
         except FileNotFoundError:
             result = None
         try:
@@ -238,7 +239,7 @@ def main() -> None:
     leave_signals()  # meant for the trainer, which will say so
     os.nice(NICENESS)
     sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
-    config = settings.build(settings.from_file(path / "config.yaml"))
+    config = settings.read_run(path)
     feeder = Feeder(path, config)
     say(uri=feeder.run.shown_uri)
     with alone(path, wait=True):

@@ -8,7 +8,6 @@ a metric that is sent twice is the same to MLflow, since its time comes from the
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -21,9 +20,10 @@ from typing import Any
 
 from proximo import settings
 from proximo.config import Config
-from proximo.files import PARTIAL, to_json, write_atomically
+from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
+from proximo.files import PARTIAL, read_json, to_json, write_atomically
 from proximo.track import embedded
-from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name, without_password
+from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
 
 Record = dict[str, Any]
 MEMORY = "mlflow.json"
@@ -60,13 +60,13 @@ class MlflowRun:
         self.path, self.config, self._tags = path, config, tags
         self._memory = _read_memory(path)
         given = uri or config.track.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self.uri = given or embedded.still_there(self._memory.get("uri")) or embedded.uri(path)
+        self.uri = without_login(given or embedded.still_there(self._memory.get("uri")) or embedded.uri(path))
         self._client: Any = None
 
     @property
     def shown_uri(self) -> str:
         """Where the run is, as people may see it."""
-        return without_password(self.uri)
+        return redacted(self.uri)
 
     def connect(self, live: bool) -> None:
         """Find the run, or begin it. `live`: it is being trained."""
@@ -105,7 +105,7 @@ class MlflowRun:
 
     def _send(self, files: list[Path]) -> None:
         for file in files:
-            if file.name.endswith(PARTIAL) or not file.is_file():
+            if file.name.endswith(PARTIAL) or file.is_symlink() or not file.is_file():
                 continue
             name, stat = file.relative_to(self.path).as_posix(), file.stat()
             known, now = self._memory.get("files", {}), [stat.st_size, stat.st_mtime_ns]
@@ -301,13 +301,13 @@ def in_words(error: Exception) -> str:
     for sign, words in UNREACHED.items():
         if sign in text and words:
             return words
-    first = without_password(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
+    first = redacted(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
     return first if len(first) <= 200 else f"{first[:200]}…"
 
 
 def _read_memory(path: Path) -> Record:
     try:
-        memory = json.loads((path / MEMORY).read_text(encoding="utf-8"))
+        memory = read_json(path / MEMORY)
         return memory if isinstance(memory, dict) else {}
     except (OSError, ValueError):
         return {}
@@ -321,4 +321,7 @@ def make_client(uri: str) -> Any:
     for name in ("mlflow", "alembic", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     embedded.create(uri, lambda where: MlflowClient(where).get_experiment_by_name("Default"))
-    return MlflowClient(uri, os.environ.get("MLFLOW_REGISTRY_URI") or uri)
+    if found := login(uri):  # MLflow asks the environment
+        os.environ |= {USERNAME: found.username, PASSWORD: found.password}
+    address = with_login(uri)
+    return MlflowClient(address, os.environ.get("MLFLOW_REGISTRY_URI") or address)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
-from proximo.files import to_json, write_atomically
+from proximo.files import open_inside, read_lines, to_json, write_atomically
 from proximo.track.pictures import PICTURES, RunData
 from proximo.track.team_pictures import TEAM_PICTURES
 
@@ -49,14 +49,14 @@ def read_rows(file: Path, most: int = MAX_ROWS, most_evaluations: int = MAX_EVAL
     """The rows of a `metrics.jsonl`: all, or of more than `most` evenly spaced ones, and so of those with an
     evaluation. Only these are parsed: that is what takes time."""
     count, evaluated = 0, []
-    with file.open("rb") as lines:
-        for line in lines:
+    with open_inside(file) as lines:
+        for line in read_lines(lines):
             if b'"eval/episodes"' in line:
                 evaluated.append(count)
             count += line.endswith(b"\n")
     wanted = {*thinned(range(count), most), *thinned(evaluated, most_evaluations)}
-    with file.open("rb") as lines:
-        return [json.loads(line) for number, line in enumerate(lines) if number in wanted]
+    with open_inside(file) as lines:
+        return [json.loads(line) for number, line in enumerate(read_lines(lines)) if number in wanted]
 
 
 def thinned(items: Sequence[int], most: int) -> list[int]:

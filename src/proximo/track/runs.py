@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from proximo import settings
 from proximo.errors import UserError
+from proximo.files import open_inside, read_json
 
 TAIL = 100_000
 COMPLETE = ("converged", "budget", "callback")
@@ -57,26 +59,29 @@ def best_of(runs: list[RunSummary], env: str) -> list[RunSummary]:
 def _summary(path: Path) -> RunSummary | None:
     rows = path / "metrics.jsonl"
     try:
-        config = settings.build(settings.from_file(path / "config.yaml"))
-        changed, result = rows.stat().st_mtime, read_result(path)
+        config = settings.read_run(path)
+        changed, result = rows.lstat().st_mtime, read_result(path)
         row = _last_row(rows)
         running = is_running(rows)
         if result is None or running:
-            state, returned = "running" if running else CUT, row.get("recent/return_mean")
-            return RunSummary(path, config.env.id, row.get("step", 0), returned, state, changed)
-        reason = result["stop_reason"]
-        played = (result["final_eval"] or {}).get("return_mean")
-        returned = result["final_return"] if played is None else played
-        state = "complete" if reason in COMPLETE else str(reason)
-        return RunSummary(path, config.env.id, int(result["total_steps"]), returned, state, changed)
-    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError):
+            state, returned, steps = "running" if running else CUT, row.get("recent/return_mean"), row.get("step", 0)
+        else:
+            reason, steps = result["stop_reason"], result["total_steps"]
+            played = (result["final_eval"] or {}).get("return_mean")
+            returned = result["final_return"] if played is None else played
+            state = "complete" if reason in COMPLETE else reason
+        told = returned is None or (type(returned) in (int, float) and math.isfinite(returned))
+        if not told or type(steps) is not int or type(state) is not str:
+            return None
+        return RunSummary(path, config.env.id, steps, returned, state, changed)
+    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """What `result.json` of a run says; None while there is none."""
     try:
-        result: dict[str, Any] = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        result: dict[str, Any] = read_json(path / "result.json")
         return result
     except FileNotFoundError:
         return None
@@ -84,7 +89,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 def _last_row(rows: Path) -> dict[str, Any]:
     """The last whole row; empty if there is none."""
-    with rows.open("rb") as file:
+    with open_inside(rows) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL))
         lines = file.read().split(b"\n")[:-1]
@@ -94,7 +99,7 @@ def _last_row(rows: Path) -> dict[str, Any]:
 
 def is_running(rows: Path) -> bool:
     """Whether a process that is alive trains the run: it holds a lock."""
-    with rows.open("rb") as file:
+    with open_inside(rows) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

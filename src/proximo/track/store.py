@@ -8,6 +8,7 @@ import importlib.metadata
 import io
 import os
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,20 @@ from proximo import settings
 from proximo._version import __version__
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.files import PARTIAL, remove_partial, to_json, write_atomically
+from proximo.files import PARTIAL, check_inside, regular, remove_partial, shown, to_json, write_atomically
 
 RUNS = Path("runs")
+CHUNK = 2**20
 
 
-def default_directory(config: Config) -> Path:
+def default_directory(config: Config, runs: Path = RUNS) -> Path:
     """A new name under `runs/`: environment, seed, time."""
-    name = config.env.id.replace("/", "-").replace(":", "-")
+    name = re.sub(r"[^\w.=+-]", "-", config.env.id)[:80]
     stem = f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = RUNS / stem, 1
+    path, count = runs / stem, 1
     while path.exists():
         count += 1
-        path = RUNS / f"{stem}-{count}"
+        path = runs / f"{stem}-{count}"
     return path
 
 
@@ -55,7 +57,7 @@ class RunStore:
         """Take a new or empty folder; one in which a run was only just beginning counts as empty."""
         self.path = path
         if path.exists() and (not path.is_dir() or any(_foreign(file) for file in path.iterdir())):
-            raise UserError(f"{path} already holds something; give --out a new or empty folder.")
+            raise UserError(f"{shown(path)} already holds something; give --out a new or empty folder.")
         self._take()
 
     @classmethod
@@ -64,11 +66,11 @@ class RunStore:
         store = cls.__new__(cls)
         store.path = path
         store._take()
-        lines = store._metrics.read().splitlines(keepends=True)[:num_rows]
-        if len(lines) < num_rows or any(not line.endswith(b"\n") for line in lines):
+        end = _end_of_row(store._metrics.fileno(), num_rows)
+        if end is None:
             store.close()
-            raise UserError(f"{path / 'metrics.jsonl'} has lost rows: {num_rows:,} updates were made before.")
-        store._end, store.num_rows = sum(map(len, lines)), num_rows
+            raise UserError(f"{shown(path / 'metrics.jsonl')} has lost rows: {num_rows:,} updates were made before.")
+        store._end, store.num_rows = end, num_rows
         return store
 
     def begin(self, config: Config) -> None:
@@ -97,7 +99,7 @@ class RunStore:
         """The folder must be the one that was taken: files that are open can be written long after they are gone."""
         held = os.fstat(self._metrics.fileno())
         try:
-            found = (self.path / "metrics.jsonl").stat()
+            found = (self.path / "metrics.jsonl").lstat()
         except OSError:
             found = None
         if found is None or (found.st_ino, found.st_dev) != (held.st_ino, held.st_dev):
@@ -113,20 +115,52 @@ class RunStore:
         self._waiting, self._end, self.num_rows = [], 0, 0
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            remove_partial(self.path)
-            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a+")
+            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a+", opener=_own)
         except OSError as error:
-            raise UserError(f"Cannot write the run to {self.path}: {error.strerror}.") from None
-        self._metrics.seek(0)
+            raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
         try:
             fcntl.flock(self._metrics, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise UserError(f"{self.path} is being trained by another process; wait for it, or stop it.") from None
+            raise UserError(
+                f"{shown(self.path)} is being trained by another process; wait for it, or stop it."
+            ) from None
         except OSError:  # a file system without locks: whoever uses it must take care
             pass
+        try:
+            check_inside(self.path)
+        except OSError as error:
+            self.close()
+            raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
+        remove_partial(self.path)  # those of a run at work are safe: it has the lock
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file that has this one name: what is appended must not appear in another one."""
+    file = regular(path, flags)
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        raise OSError(errno.EMLINK, f"{Path(path).name} has other names (hard links); copy the folder first", path)
+    return file
+
+
+def _end_of_row(file: int, count: int) -> int | None:
+    """Where the first `count` rows end; None if there are fewer."""
+    end = 0
+    while count:
+        chunk = os.pread(file, CHUNK, end)
+        if not chunk:
+            return None
+        found, place = chunk.count(b"\n"), len(chunk) - 1
+        if found >= count:
+            place = -1
+            for _ in range(count):
+                place = chunk.index(b"\n", place + 1)
+        count -= min(found, count)
+        end += place + 1
+    return end
 
 
 def _foreign(file: Path) -> bool:
-    begun = file.name == "metrics.jsonl" and not file.stat().st_size
+    begun = file.name == "metrics.jsonl" and not file.lstat().st_size
     return not (begun or file.name.endswith(PARTIAL))

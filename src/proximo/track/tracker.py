@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from proximo.config import Config
+from proximo.credentials import variables
+from proximo.files import START, shown
 from proximo.processes import signals_blocked
 
 SWITCH = "PROXIMO_MLFLOW"
@@ -37,8 +39,8 @@ class Tracker(NoTracker):
     feeder = "proximo.track.feed"
     """The module of the process."""
 
-    def __init__(self, path: Path, note: Callable[[str], None]):
-        self._path, self._note = path, note
+    def __init__(self, path: Path, note: Callable[[str], None], uri: str | None = None):
+        self._path, self._note, self._variables = path, note, variables(uri)
         self._process: subprocess.Popen[bytes] | None = None
         self._uri, self._sent = "", 0
         self._trouble, self._troubled = "", False  # at the moment; at any time
@@ -57,6 +59,8 @@ class Tracker(NoTracker):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,  # so is Ctrl-Z
+                    cwd=START,  # an environment may have changed it
+                    env=os.environ | self._variables,
                 )
         except OSError as error:
             self._note(f"MLflow lacks {self._lack(0)} ({error.strerror}); {self._remedy}")
@@ -111,7 +115,7 @@ class Tracker(NoTracker):
 
     @property
     def _remedy(self) -> str:
-        return f"`proximo sync {self._path}` sends it."
+        return f"`proximo sync {shown(self._path)}` sends it."
 
     def _listen(self, lines: Iterable[bytes]) -> None:
         """Runs in a thread, which sleeps but for a line every few seconds."""
@@ -130,17 +134,17 @@ class Tracker(NoTracker):
         if self._reached:
             return (
                 f"MLflow at {self._uri} does not take everything: {self._trouble.rstrip('.')}. Training goes on; "
-                f"`proximo sync {self._path}` tries again."
+                f"`proximo sync {shown(self._path)}` tries again."
             )
         return (
             f"MLflow at {self._uri} cannot be reached ({self._trouble}). Training goes on; what is missing is "
-            f"sent when it can be, or by `proximo sync {self._path}`."
+            f"sent when it can be, or by `proximo sync {shown(self._path)}`."
         )
 
 
 def make_tracker(config: Config, path: Path, note: Callable[[str], None]) -> NoTracker:
     """What tracks a run with these settings."""
-    return Tracker(path, note) if is_wanted(config) else NoTracker()
+    return Tracker(path, note, config.track.tracking_uri) if is_wanted(config) else NoTracker()
 
 
 def is_wanted(config: Config) -> bool:

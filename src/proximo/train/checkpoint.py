@@ -27,7 +27,7 @@ FLAGS = ("converged", "goal_counts")
 MEANS = tuple(f"{part}/{name}_mean" for part in ("rollout", "recent") for name in ("return", "length"))
 SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "rollout/reward_mean")
 """What a row has that is always a number."""
-NAME = re.compile(r"step_(\d+)\.safetensors")
+NAME = re.compile(r"step_([0-9]{12,19})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def steps(run: Path) -> list[int]:
     """Of the checkpoints that there are, in order; the best one is not among them."""
     folder = run / FOLDER
     found = (NAME.fullmatch(file.name) for file in (folder.iterdir() if folder.is_dir() else ()))
-    return sorted(int(match[1]) for match in found if match)
+    return sorted(int(match[1]) for match in found if match and step_name(int(match[1])) == f"step_{match[1]}")
 
 
 def prune(run: Path, keep: int) -> None:
@@ -206,7 +206,7 @@ def load_agent(run: Path, which: str) -> AnyAgent:
     """The policy in the `last` checkpoint, or in the one of a step."""
     path, known = newest(run), steps(run)
     if which != "last":
-        if not which.isdecimal() or int(which) not in known:
+        if which not in map(str, known):
             raise UserError(f"{run} has no checkpoint of step {which}; it has: {', '.join(map(str, known))}.")
         path = path.with_name(f"{step_name(int(which))}.safetensors")
     return load(path).policy()

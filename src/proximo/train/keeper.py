@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.errors import TrainingError, UserError
+from proximo.files import shown
 from proximo.policy.team_agent import AnyAgent
 from proximo.track.store import RunStore
 from proximo.train import checkpoint
@@ -73,7 +74,7 @@ class Keeper:
             self._checkpoint(state, history)
             self.store.begin(history.config)
         except OSError as error:
-            raise UserError(f"Cannot write the run to {self.store.path}: {error.strerror or error}.") from None
+            raise UserError(f"Cannot write the run to {shown(self.store.path)}: {error.strerror or error}.") from None
 
     def after_updates(self, state: ProgramState, history: History, score: float | None) -> None:
         """Keep what is due now. `score` is how well the policy does, where it was judged after these updates."""
@@ -166,7 +167,7 @@ class Keeper:
             self.store.check()
             write()
         except OSError as error:
-            sentence = f"Cannot write to {self.store.path}: {error.strerror or error}."
+            sentence = f"Cannot write to {shown(self.store.path)}: {error.strerror or error}."
             if sentence not in self._said:
                 self._note(f"{sentence} Training goes on, and writing is tried again.")
             self._said.add(sentence)

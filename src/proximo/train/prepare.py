@@ -14,6 +14,7 @@ from proximo.config import AgentsConfig, Config
 from proximo.envs import team
 from proximo.envs.compiled.lanes import Lanes
 from proximo.errors import UserError
+from proximo.files import check_inside, read_json
 from proximo.policy.agent import PPOAgent
 from proximo.policy.team_agent import AnyAgent, TeamAgent
 from proximo.presets import find_preset
@@ -21,11 +22,13 @@ from proximo.teams import Team
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History
 from proximo.train.host_program import HostProgram
+from proximo.train.needs import check_needs
 from proximo.train.program import CompiledProgram, Program
 
 
 def make_agent(spec: envs.EnvSpec, config: Config, network: Any) -> AnyAgent:
     """A fresh agent, or a team of them."""
+    check_needs(spec, config)
     if spec.team is not None:
         return TeamAgent(spec.team, config, network=network)
     return PPOAgent(spec.observation_space, spec.action_space, config, network=network)
@@ -130,6 +133,10 @@ def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
     """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is not the folder of a run: it has no config.yaml.")
+    try:
+        check_inside(run)
+    except OSError as error:
+        raise UserError(f"Cannot resume {run}: {error.strerror}.") from None
     saved, trouble = load_newest(run)
     if saved is None:
         raise UserError(f"{run} has no checkpoint to resume from. {' '.join(trouble)}".rstrip())
@@ -144,7 +151,7 @@ def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
 def is_complete(run: Path, history: History) -> bool:
     """Whether a run has reached its end, and everything was written that is written then."""
     try:
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        result = read_json(run / "result.json")
         ended = result["stop_reason"] != "interrupted"  # a stop in the final evaluation is one before the end
         return ended and history.stop_reason is not None and result["total_steps"] == history.steps
     except (OSError, ValueError, LookupError, TypeError):

@@ -14,12 +14,14 @@ from proximo import envs
 from proximo.config import Config
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
+from proximo.files import shown
 from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import WATCHED
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
+from proximo.settings import build
 from proximo.track.console import Console
-from proximo.track.store import RunStore, default_directory, versions
+from proximo.track.store import RUNS, RunStore, default_directory, versions
 from proximo.track.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import STEP, Callbacks, for_callback
 from proximo.train.checkpoint import Checkpoint
@@ -75,6 +77,7 @@ class PPOTrainer:
         console: Console | None = None,
         **keywords: Any,
     ):
+        here = Path.cwd()  # an environment may change that
         self._by_id = env is None or isinstance(env, str)
         given = env if self._by_id else envs.make(env)
         self.config = resolve(given, config, preset, keywords)
@@ -91,7 +94,7 @@ class PPOTrainer:
         if self.config.track.video:
             check_drawable(source)
         self.program = make_program(source, self.agent, self.config)
-        self.path = Path(out) if out is not None else default_directory(self.config)
+        self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
         self.console = console or Console()
         self.tracked = True
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
@@ -107,17 +110,21 @@ class PPOTrainer:
         env: Any = None,
         *,
         steps: int | None = None,
+        tracking_uri: str | None = None,
         network: Any = None,
         console: Console | None = None,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object, and `network` where its networks were.
+        where the run's environment was handed in as an object, and `network` where its networks were. `tracking_uri`
+        is another MLflow than the run's, or that one with user and password, which no file holds.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.history, steps)
+        if tracking_uri is not None:
+            config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
         trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console)
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
@@ -175,7 +182,8 @@ class PPOTrainer:
                     self._tell_of_checkpoints(keeper)
             except EnvError as error:
                 time.sleep(SIGNAL_SECONDS)
-                kept = f"What was trained before is in {self.path / 'models'}; `proximo resume {self.path}` goes on."
+                name = shown(self.path)
+                kept = f"What was trained before is in {shown(self.path / 'models')}; `proximo resume {name}` goes on."
                 if not stopped():
                     history.stop_reason = "failed"
                     raise EnvError(f"{error.sentence} {kept}", error.trace) from None
@@ -189,10 +197,10 @@ class PPOTrainer:
                 tracker.hurry()
                 result = self._finish(keeper, state, history, interrupt)
                 self.interrupted_by = interrupt.signal
+        keeper.complain()  # before anything says that all is saved
         self.console.finish(result, self.path)
-        keeper.complain()
         if self._failure:
-            raise TrainingError(f"{self._failure} The policy before that update is in {self.path / 'models'}.")
+            raise TrainingError(f"{self._failure} The policy before that update is in {shown(self.path / 'models')}.")
         return result
 
     def _open(self, history: History) -> RunStore:
@@ -204,7 +212,8 @@ class PPOTrainer:
             history.go_on()
         elif is_complete(self.path, history):
             raise UserError(
-                f"{self.path} is complete ({history.stop_reason}) after {history.steps:,} steps; --steps N trains on."
+                f"{shown(self.path)} is complete ({history.stop_reason}) after {history.steps:,} steps; "
+                f"--steps N trains on."
             )
         return RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
 

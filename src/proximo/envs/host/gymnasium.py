@@ -6,6 +6,7 @@ import copy
 import difflib
 import importlib
 import importlib.util
+import re
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +21,13 @@ from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
 from proximo.envs.host.rows import MASK, learnable, mask_method, read_mask
 from proximo.envs.spec import EnvSpec
-from proximo.errors import EnvError, OtherKind, UserError
+from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 
 
@@ -50,6 +52,8 @@ def make(name: str) -> GymnasiumSource:
             if not importlib.util.find_spec(package):
                 raise UserError(f'{name} needs the package {package}; pip install "proximo[{extra}]"')
             importlib.import_module(package)
+    if ":" in name and not MODULE_AND_ID.fullmatch(name):
+        raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
     factory: Callable[..., gymnasium.Env] = partial(make_registered, gymnasium.registry.get(name, name))
@@ -94,11 +98,17 @@ class GymnasiumSource:
         env = self._made()
         name = env_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         try:
-            obs, info = env.reset(seed=0)
+            answer = env.reset(seed=0)
         except Exception as error:
             raise EnvError(
                 f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
             ) from None
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+            raise UserError(
+                f"reset() of {name} must return an observation and a dictionary, as Gymnasium has it, not "
+                f"{quoted(answer)}; an environment for the older gym package can be wrapped with shimmy."
+            )
+        obs, info = answer
         self.mask_source = find_mask(env, obs, info)
         observation_space, left_out = learnable(env.observation_space, obs, self.mask_source, name)
         if left_out:

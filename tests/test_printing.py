@@ -1,0 +1,41 @@
+"""What is printed of a text that did not come from the program."""
+
+import io
+
+import pytest
+
+from proximo.errors import UserError, printable
+from proximo.printing import make_rich, safe
+
+
+def printed(text):
+    out = io.StringIO()
+    make_rich(file=out, force_terminal=True, width=300).print(f"[bold]{safe(text)}[/bold]")
+    return out.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").rstrip("\n")
+
+
+@pytest.mark.parametrize("text", ["run[/v2]", "x:smile:y", "[red]x[/red]", "[[", "a\\[b]", "±▁", "[/]", "name"])
+def test_texts_are_printed_as_they_are(text):
+    assert printed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\x1b]52;c;aGk=\x07", r"\x1b]52;c;aGk=\x07"),
+        ("a\rb\x08", r"a\rb\x08"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u202eevil", r"\u202eevil"),
+        ("\udcff", r"\udcff"),
+        ("a\nb", "a\nb"),
+    ],
+)
+def test_what_a_terminal_obeys_is_spelled_out(text, spelled):
+    assert printable(text) == spelled
+    assert printed(text) == spelled
+    assert str(UserError(f"There is no {text}.")) == f"There is no {spelled}."
+
+
+def test_passwords_are_not_printed():
+    assert printed("at http://me:a/b@c@host") == "at http://***@host"
