@@ -26,7 +26,7 @@ ALLOWED = {
     "seeding": "errors",
     "config": "errors",
     "settings": "config errors seeding",
-    "envs": "config errors seeding spaces teams",
+    "envs": "compiling config errors seeding spaces teams",
     "tensors": "errors files",
     "policy": "compiling _version config errors files seeding settings spaces teams tensors",
     "ppo": "config errors seeding spaces policy",
@@ -39,8 +39,8 @@ ALLOWED = {
     "track": "_version config errors files settings seeding presets",
     "pyfunc": "policy",
     "tables": "settings track experiment",
-    "train": "compiling config errors seeding settings presets teams tensors envs policy ppo collect evaluate trace "
-    "track record",
+    "train": "compiling config errors seeding settings presets spaces teams tensors envs policy ppo collect evaluate "
+    "trace track record",
     "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
     "evaluate summary trace record run tables track train",
 }

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from proximo import envs, settings
 from proximo.config import Config
+from proximo.envs.keys import same_for_all
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
 from proximo.experiment.outcomes import ERROR, Outcome, read_outcome
@@ -133,7 +134,8 @@ def _carry_out(
         try:
             stopped = lambda: interrupt is not None and interrupt.signal is not None  # noqa: E731
             slots = Slots(missing, out, count, cores, compiled, env, progress, stopped)
-            slots.run()
+            with same_for_all(env):
+                slots.run()
             summary = summarize(plan, out)
         finally:
             tracker.close()
