@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import probes
-from proximo import PPOTrainer, compiling, run_multiple_experiments, run_single_experiment, settings
+from proximo import PPOTrainer, run_multiple_experiments, run_single_experiment, settings
 from proximo.cli import app
 from proximo.errors import UserError
 from proximo.experiment import runner as runner_module
@@ -262,35 +262,6 @@ def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
 def test_processes_share_the_cores(tmp_path, count, shares):
     slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], set(), None, Progress(), bool)
     assert [slots._share(slot) for slot in range(count)] == shares
-
-
-def test_what_several_threads_want_is_made_once():
-    made, barrier = [], threading.Barrier(4)
-
-    def make():
-        time.sleep(0.05)
-        made.append(1)
-        return object()
-
-    def want(found):
-        barrier.wait()
-        found.append(compiling.shared(make, "test", barrier))
-
-    found = []
-    threads = [threading.Thread(target=want, args=[found]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1
-    assert len(set(map(id, found))) == 1
-
-
-def test_a_maker_that_fails_is_asked_again():
-    key = object()
-    with pytest.raises(ZeroDivisionError):
-        compiling.shared(lambda: 1 // 0, "test", key)
-    assert compiling.shared(lambda: 3, "test", key) == 3
 
 
 # The command line

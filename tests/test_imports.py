@@ -30,7 +30,7 @@ ALLOWED = {
     "config": "errors",
     "yaml_file": "errors files",
     "settings": "config credentials errors seeding yaml_file",
-    "envs": "config errors processes seeding spaces teams",
+    "envs": "compiling config errors processes seeding spaces teams",
     "tensors": "errors files",
     "policy": "compiling _version config errors files seeding settings spaces teams tensors",
     "ppo": "config errors seeding spaces policy",

@@ -1,10 +1,12 @@
 """Nested spaces taken apart and put together, and masks in every form that environments give."""
 
+import copy
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from proximo.spaces import build, cast, leaves, mask_shape, pick, shown, to_mask
+from proximo.spaces import build, cast, leaves, mask_shape, pick, shown, space_key, to_mask
 
 NESTED = spaces.Dict(
     [
@@ -71,3 +73,34 @@ def test_cast_gives_members():
     assert {type(one["a"]), one["b"].dtype.type, one["c"][0].dtype.type} == {np.int64, np.float64}
     many = cast(space, actions)
     assert (many["a"].tolist(), many["b"].tolist(), many["c"][0].tolist()) == ([2, 0], [0.1, 0.1], [[9], [0]])
+
+
+FLAGS, LEVELS = spaces.Discrete(2), spaces.Discrete(3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (spaces.Box(0, 1e-9, (2,)), spaces.Box(0, 5e-9, (2,))),
+        (spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (2, 1))),
+        (spaces.Box(0, 1, (2,), np.float32), spaces.Box(0, 1, (2,), np.float64)),
+        (spaces.Discrete(2), spaces.Discrete(2, start=1)),
+        (spaces.Discrete(2, dtype=np.int32), spaces.Discrete(2, dtype=np.int64)),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2])),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3], start=[0, 1])),
+        (spaces.MultiBinary(4), spaces.MultiBinary([2, 2])),
+        (spaces.Dict([("a", FLAGS), ("b", LEVELS)]), spaces.Dict([("b", LEVELS), ("a", FLAGS)])),
+        (spaces.Tuple([FLAGS, LEVELS]), spaces.Tuple([LEVELS, FLAGS])),
+        (spaces.Tuple([FLAGS]), FLAGS),
+        (spaces.Dict({"a": spaces.Dict([("x", FLAGS)])}), spaces.Dict({"a": spaces.Dict([("y", FLAGS)])})),
+    ],
+)
+def test_spaces_that_differ_in_anything_have_different_keys(one, other):
+    assert space_key(one) != space_key(other)
+    assert hash(space_key(one)) != hash(space_key(other))
+    assert space_key(one) == space_key(copy.deepcopy(one))
+
+
+def test_a_space_of_another_kind_has_no_key():
+    assert space_key(spaces.Text(3)) is None
+    assert space_key(spaces.Dict({"a": spaces.Tuple([FLAGS, spaces.Text(3)])})) is None

@@ -117,7 +117,7 @@ def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
         made.append(given)
         return original(*given, **options)
 
-    for module in ("train.program", "evaluate", "policy.agent"):
+    for module in ("compiling", "evaluate", "policy.agent"):
         monkeypatch.setattr(f"proximo.{module}.jit", counted)
     first = config_of(**{"env.num_envs": 2})
     outcome(first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import threading
 from collections import OrderedDict
@@ -26,40 +28,53 @@ if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-MOST_SHARED = 128
-_made: OrderedDict[Hashable, Any] = OrderedDict()
-_making: dict[Hashable, threading.Lock] = {}
+MOST_KEPT = 128
+_kept: OrderedDict[Hashable, Kept] = OrderedDict()
 _lock = threading.Lock()
 
 
-def shared(make: Callable[[], Any], *key: Hashable) -> Any:
+class Kept:
+    """Something in the cache, or on its way there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.made: list[Any] = []
+
+
+def cached(key: Hashable | None, make: Callable[[], Any]) -> Any:
     """What `make` makes, once in this process for each key: runs that are alike share their programs. Of threads that
-    want the same at the same time, one makes it and the others wait."""
+    want the same at the same time, one makes it and the others wait. Without a key it is made for the caller alone.
+
+    A key holds values, never objects that somebody may change, and what is kept holds none of these either.
+    """
+    if key is None:
+        return make()
     with _lock:
-        making = _making.setdefault(key, threading.Lock())
-    with making:
-        with _lock:
-            known = key in _made
-        made = _made[key] if known else make()
-        with _lock:
-            _made[key] = made
-            _made.move_to_end(key)
-            while len(_made) > MOST_SHARED:
-                _making.pop(_made.popitem(last=False)[0], None)
-    return made
+        kept = _kept.setdefault(key, Kept())
+        _kept.move_to_end(key)
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+    with kept.lock:
+        if not kept.made:
+            kept.made.append(make())
+        return kept.made[0]
 
 
-class Same:
-    """An object as part of a key: equal to itself only, whatever it thinks of others."""
+def key_of(*parts: Hashable | None) -> Hashable | None:
+    """A key of several parts; None if one of them is None, because what has no key of its own is part of none.
+    Values that may be None belong into a tuple."""
+    return None if any(part is None for part in parts) else parts
 
-    def __init__(self, thing: Any):
-        self._thing = thing
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self._thing is other._thing
+def settings_key(settings: Any) -> str:
+    """Settings (a dataclass) as part of a key: every value, in order."""
+    return json.dumps(dataclasses.asdict(settings))
 
-    def __hash__(self) -> int:
-        return id(self._thing)
+
+def compiled(key: Hashable | None, function: Callable[..., Any], *given: Any) -> Any:
+    """`function` compiled, now, for arguments like those `given`: a program that no longer knows the objects from which
+    it was made, and so can be `cached`."""
+    return cached(key, lambda: jit(function).lower(*given).compile())
 
 
 def shapes(tree: Any) -> Hashable:

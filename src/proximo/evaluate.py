@@ -7,8 +7,9 @@ finish would be mostly short ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -17,10 +18,11 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import counted, succeeded
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import cached, compiled, jit, key_of, shapes
 from proximo.config import EnvConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
 from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.keys import env_key
 from proximo.policy.team import AnyPolicy
 from proximo.ppo.rollout import Episodes
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
@@ -147,16 +149,16 @@ class CompiledEvaluator:
         self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
         self._success_return = success_return
-        key = (Same(env), Same(actions.policy), actions.key is None, episodes, limit, success_return)
-        self._start = shared(lambda: jit(self._initial), "evaluation begins", *key)
-        self._run = shared(lambda: jit(self._steps), "evaluation", *key)
+        self._start: Any = None
+        self._run: Any = None
 
     def close(self) -> None:
         """Nothing is held open."""
 
     def __call__(self, params: Tree, stats: Tree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         keys = (self._key, self.actions.key)
-        state = self._start(self._key)
+        state = self._first_state()
+        self._compile(keys, params, stats, state)
         while ((done := np.asarray(state.done)) < self.quota).any():
             self.played = int(np.minimum(done, self.quota).sum())
             if stop():
@@ -165,6 +167,22 @@ class CompiledEvaluator:
         counts = np.arange(self.quota.max())[None] < self.quota[:, None]
         played = jax.tree.map(lambda leaf: np.asarray(leaf)[counts], state.episodes)
         return evaluation(played.returned, played.length, played.success, played.agents, self.env.spec.team)
+
+    def _first_state(self) -> EvalState:
+        if self._start is None:
+            self._start = compiled(key_of("evaluation begins", self._program_key), self._initial, self._key)
+        state: EvalState = self._start(self._key)
+        return state
+
+    def _compile(self, keys: Keys, params: Tree, stats: Tree, state: EvalState) -> None:
+        if self._run is None:
+            key = key_of("evaluation", self._program_key, shapes((params, stats)))
+            self._run = compiled(key, self._steps, keys, params, stats, state)
+
+    @property
+    def _program_key(self) -> Hashable | None:
+        settings = (self.actions.key is None, int(self.quota.sum()), self._success_return)
+        return key_of(env_key(self.env), self.actions.policy.key, settings)
 
     def _initial(self, key: jax.Array) -> EvalState:
         lanes, most = self.env.num_lanes, int(self.quota.max())
@@ -241,8 +259,8 @@ class HostEvaluator:
         self.quota = quotas(episodes, min(episodes, env.num_envs))
         self.notices: list[str] = []
         self._env: HostEnv | None = None
-        key = (Same(actions.policy), actions.key is None, len(self.quota))
-        self._act = shared(lambda: jit(self._actions), "evaluation's actor", *key)
+        key = key_of("evaluation's actor", actions.policy.key, actions.key is None, len(self.quota))
+        self._act = cached(key, lambda: jit(partial(_host_actions, actions.policy, len(self.quota))))
 
     def close(self) -> None:
         if self._env is not None:
@@ -297,20 +315,20 @@ class HostEvaluator:
         returns = returns if agents is None else returns.mean(-1)
         return evaluation(returns, lengths, successes == 1, agents, self.source.spec.team)
 
-    def _actions(
-        self,
-        key: jax.Array | None,
-        params: Tree,
-        stats: Tree,
-        carry: Tree,
-        obs: Tree,
-        mask: Tree,
-        step: jax.Array,
-        first: jax.Array,
-    ) -> tuple[Tree, Tree]:
-        """For the lanes from `first` on. Noise is drawn for all lanes, however they are split into batches."""
-        size, actions = jax.tree.leaves(obs)[0].shape[0], replace(self.actions, key=key)
-        noise = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), actions.noise(step, len(self.quota))
-        )
-        return actions(params, stats, carry, obs, mask, noise)
+
+def _host_actions(
+    policy: AnyPolicy,
+    num_lanes: int,
+    key: jax.Array | None,
+    params: Tree,
+    stats: Tree,
+    carry: Tree,
+    obs: Tree,
+    mask: Tree,
+    step: jax.Array,
+    first: jax.Array,
+) -> tuple[Tree, Tree]:
+    """For the lanes from `first` on. Noise is drawn for all lanes, however they are split into batches."""
+    size, actions = jax.tree.leaves(obs)[0].shape[0], Actions(policy, key)
+    noise = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), actions.noise(step, num_lanes))
+    return actions(params, stats, carry, obs, mask, noise)

@@ -138,7 +138,7 @@ FRAMES = Setting(
     int,
     None,
     {"help": "Sets ppo.rollout_length, so that all environments together take so many steps for an update."}
-    | {"at_least": 1, "at_most": 10**9, "above": None},
+    | {"at_least": 1, "at_most": 10**9, "above": None, "most": None},
 )
 """Not a setting of its own: `build` turns it into `ppo.rollout_length`."""
 

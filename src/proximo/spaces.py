@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,31 @@ def leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.
             yield from leaves(inner, (*path, index))
     else:
         yield path, space
+
+
+def space_key(space: spaces.Space) -> Hashable | None:
+    """All that a policy depends on in `space`, as a value: kinds, shapes, types, bounds to the bit, and the order of
+    entries, all of which `==` on spaces takes lightly. None for a kind of space that is not known here."""
+    if isinstance(space, spaces.Dict):
+        inner = tuple((type(key), key, space_key(entry)) for key, entry in space.spaces.items())
+        return None if any(key is None for *_, key in inner) else ("Dict", inner)
+    if isinstance(space, spaces.Tuple):
+        entries = tuple(space_key(entry) for entry in space.spaces)
+        return None if None in entries else ("Tuple", entries)
+    if isinstance(space, spaces.Box):
+        return ("Box", *_bits(space.low), *_bits(space.high))
+    if isinstance(space, spaces.Discrete):
+        return ("Discrete", int(space.n), int(space.start), np.dtype(space.dtype).str)
+    if isinstance(space, spaces.MultiDiscrete):
+        return ("MultiDiscrete", *_bits(space.nvec), *_bits(space.start), np.dtype(space.dtype).str)
+    if isinstance(space, spaces.MultiBinary):
+        return ("MultiBinary", space.shape)
+    return None
+
+
+def _bits(array: np.ndarray) -> tuple[Hashable, ...]:
+    """An array as a value; the bounds of images are too long to be kept themselves."""
+    return array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest()
 
 
 def pick(tree: Tree, path: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from proximo.spaces import build, mask_shape, pick
+from proximo.spaces import build, mask_shape, pick, space_key
 
 AGENTS, STATE = "agents", "state"
 """The entries of the observation of an environment with many agents."""
@@ -50,6 +50,16 @@ class Team:
     def agents(self) -> tuple[str, ...]:
         """In the order in which arrays have them: group by group."""
         return tuple(agent for members in self.groups.values() for agent in members)
+
+    @property
+    def key(self) -> Hashable | None:
+        """Who is in which group, in order, and what each sees and does, as a value; None if a space has no key."""
+        each = (*self.observation_spaces.items(), *self.action_spaces.items())
+        spaces = tuple((name, space_key(space)) for name, space in each)
+        state = () if self.state_space is None else (space_key(self.state_space),)
+        if any(key is None for key in (*(key for _, key in spaces), *state)):
+            return None
+        return tuple((name, tuple(members)) for name, members in self.groups.items()), spaces, state
 
     def members(self, group: str) -> slice:
         """Where a group stands among the agents."""

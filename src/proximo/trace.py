@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import cached, compiled, jit, key_of
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
+from proximo.envs.keys import env_key
 from proximo.evaluate import Actions, step_limit
 from proximo.policy.team_agent import AnyAgent
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
@@ -74,15 +75,14 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
         expecting, value = policy.value(params, stats, carry["critic"], obs)
         return {"actor": memory, "critic": expecting}, action, value[0]
 
-    key = (Same(policy), actions.key is None, judged)
-    compiled = shared(lambda: jit(decide, small=True), "decision", *key)
+    decision = cached(key_of("decision", policy.key, actions.key is None, judged), lambda: jit(decide, small=True))
     carry = {name: part for name, part in policy.initial_carry(1).items() if name in agent.networks}
     seen = stage.reset()
     yield None
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
         before = (actions.key, np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
-        carry, action, value = jax.device_get(compiled(*before))
+        carry, action, value = jax.device_get(decision(*before))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
         number += 1
@@ -103,16 +103,20 @@ class JaxStage:
         self.env = env
         self.state: Tree = None
         self._key = evaluation_key(seed)
-        self._step = shared(lambda: jit(self._stepped), "stage", Same(env))
-        self._reset = shared(lambda: jit(env.reset), "stage begins", Same(env))
+        self._step: Any = None
 
     def reset(self) -> Seen:
         # Keys, here and below, as `Lanes` makes them for its first lane.
-        self.state, first = self._reset(jax.random.split(self._key, 1)[0])
+        key = jax.random.split(self._key, 1)[0]
+        begin = lambda key: self.env.reset(key)  # noqa: E731  (not the method itself: see `Lanes`)
+        self.state, first = compiled(key_of("stage begins", env_key(self.env)), begin, key)(key)
         return self._seen(first)
 
     def step(self, number: int, action: Tree) -> Seen:
-        state, moved = self._step(self._key, np.int32(number), self.state, action)
+        given = (self._key, np.int32(number), self.state, action)
+        if self._step is None:
+            self._step = compiled(key_of("stage", env_key(self.env)), self._stepped, *given)
+        state, moved = self._step(*given)
         seen = self._seen(moved)
         gone = (seen.terminated or seen.truncated) and moved.final_obs is not None
         self.state = None if gone else state

@@ -24,7 +24,7 @@ from proximo.collect.actor import (
     spans,
 )
 from proximo.collect.compiled import CollectState, counted
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import cached, jit, key_of
 from proximo.config import Config
 from proximo.envs.api import HostEnv, Timestep, lanes_of
 from proximo.envs.host.bounds import outside
@@ -71,16 +71,18 @@ class HostCollector:
         self.steps = config.ppo.rollout_length
         shape = (self.steps, env.num_lanes)
         draw = lambda key, update: policy.distribution.noise(jax.random.fold_in(key, update), shape)  # noqa: E731
-        self._draw = shared(lambda: jit(draw), "draw", Same(policy), shape)
+        self._draw = cached(key_of("draw", policy.key, shape), lambda: jit(draw))
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(self.steps)]
-        self._pack = shared(lambda: jit(pack), "pack")
+        self._pack = cached(("pack",), lambda: jit(pack))
         self._acting = policy.acting
         if isinstance(policy, TeamPolicy):
-            self._acting = shared(lambda: jit(policy.acting), "acting", Same(policy))
+            self._acting = cached(key_of("acting", policy.key), lambda: jit(policy.acting))
         types = acting_types(policy, config)
         self._act = [
-            shared(partial(compiled_actor, policy, batch, types), "act", Same(policy), spans(batch), reads_record())
+            cached(
+                key_of("act", policy.key, spans(batch), reads_record()), partial(compiled_actor, policy, batch, types)
+            )
             for batch in env.batches
         ]
         self._lanes = [lanes_of(batch) for batch in env.batches]

@@ -97,19 +97,12 @@ FAMILIES = {
 }
 
 
-_jax_envs: dict[str, JaxEnv] = {}
-"""Those that were made by an id: they have no state, and what is compiled for one serves again."""
-
-
 def make(env: Any) -> JaxEnv | HostSource:
     """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory."""
     from proximo.envs.api import HostSource, JaxEnv, JaxTeamEnv
 
     if isinstance(env, str):
-        made = _jax_envs.get(env) or _by_id(env)
-        if not isinstance(made, HostSource):
-            _jax_envs[env] = made
-        return made
+        return _by_id(env)
     if isinstance(env, HostSource):
         return env
     for family in FAMILIES.values():

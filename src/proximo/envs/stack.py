@@ -21,6 +21,7 @@ from gymnasium import spaces
 from proximo.config import EnvConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv, Timestep, Transition, Tree, lanes_of
 from proximo.envs.host.codec import decode, encode
+from proximo.envs.keys import Stated
 from proximo.errors import UserError
 from proximo.spaces import Path, build, channel_axis, leaves, pick, shown
 
@@ -132,6 +133,7 @@ class StackedEnv:
         draws = getattr(env, "render", None)
         if draws is not None:
             self.render = lambda state: draws(state.env)
+        self.stated = Stated(self, num, inside=env)
 
     def reset(self, key: jax.Array) -> tuple[StackedState, Transition]:
         state, first = self.env.reset(key)

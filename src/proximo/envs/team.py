@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from proximo.config import AgentsConfig
 from proximo.errors import UserError
+from proximo.spaces import space_key
 from proximo.teams import Roster, Team
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _given(env_id: str, roster: Roster, groups: Mapping[str, tuple[str, ...]]) -
 
 def _alike(roster: Roster, one: str, other: str) -> bool:
     spaces = (roster.observation_spaces, roster.action_spaces)
-    return all(each[one] == each[other] for each in spaces)
+    return all(space_key(each[one]) == space_key(each[other]) for each in spaces)
 
 
 def _shown(roster: Roster, agent: str) -> str:

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from proximo import envs, settings
 from proximo.config import Config
+from proximo.envs.keys import same_for_all
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
 from proximo.experiment.outcomes import ERROR, Outcome, read_outcome
@@ -146,7 +147,8 @@ def _carry_out(
         tracker.start()
         try:
             slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt)
-            slots.run()
+            with same_for_all(env):
+                slots.run()
             summary = summarize(plan, out)
         finally:
             tracker.close()

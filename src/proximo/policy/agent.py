@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from proximo import settings, tensors
 from proximo._version import __version__
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget
@@ -54,6 +54,7 @@ class PPOAgent:
         obs_stats: Tree = None,
         network: Any = None,
         critic_space: spaces.Space | None = None,
+        policy: Policy | None = None,
         *,
         observation_dim: int | None = None,
         action_dim: int | None = None,
@@ -69,7 +70,7 @@ class PPOAgent:
         self.role: dict[str, Any] | None = None
         """Of one of many agents: its group, and who is in it."""
         given = (observation_space, action_space, self.config.network, self.config.normalize)
-        self._follow(shared_policy(*given, network, critic_space))
+        self._follow(policy or shared_policy(*given, network, critic_space))
         self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self._key = jax.random.key(self.config.seed)
@@ -92,7 +93,7 @@ class PPOAgent:
         self.by_sizes = False
 
     def _fresh(self) -> Tree:
-        init = shared(lambda: jit(self.policy.init), "init", Same(self.policy))
+        init = cached(key_of("init", self.policy.key), lambda: jit(self.policy.init))
         return init(network_key(self.config.seed))
 
     def reset(self, ended: Any = None) -> None:

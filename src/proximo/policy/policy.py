@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import copy
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
+from proximo.compiling import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
@@ -21,13 +22,11 @@ from proximo.policy.networks import merged, split_time
 from proximo.policy.normalize import initial_stats, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
 from proximo.policy.own import check_output, check_params, own_networks
+from proximo.spaces import space_key
 
 Tree = Any
 
 
-_known: list[tuple[tuple[Any, ...], Any, Any]] = []
-_lock = threading.RLock()  # a team's policy is made of others
-MOST_KNOWN = 32
 OWN, ALL = "own", "all"
 """What a critic that sees more than its actor is shown."""
 
@@ -40,22 +39,28 @@ def shared_policy(
     own: Any = None,
     critic_space: spaces.Space | None = None,
 ) -> Policy:
-    """A `Policy`; the same one for equal arguments, so that what was compiled for it serves again."""
-    given = (observation_space, action_space, network, normalize, critic_space)
-    return known(given, own, lambda: Policy(*given[:4], own, critic_space))
+    """A `Policy`; the same one for the same values. With networks of a user's own it is always a new one: what these
+    do cannot be told from outside."""
+    given = (observation_space, action_space, network, normalize)
+    if own is not None:
+        return Policy(*given, own, critic_space)
+    # What is kept must stay what its key says, whatever becomes of the spaces that were given.
+    make = lambda: Policy(*copy.deepcopy((*given, None, critic_space)))  # noqa: E731
+    made: Policy = cached(key_of("policy", policy_key(*given, critic_space)), make)
+    return made
 
 
-def known(given: tuple[Any, ...], own: Any, make: Callable[[], Any]) -> Any:
-    """What `make` made before of equal things and the same `own`, or makes now."""
-    with _lock:
-        for number, (made_of, networks, policy) in enumerate(_known):
-            if networks is own and made_of == given:
-                _known.append(_known.pop(number))
-                return policy
-        policy = make()
-        _known.append((given, own, policy))
-        del _known[:-MOST_KNOWN]
-    return policy
+def policy_key(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    network: NetworkConfig,
+    normalize: NormalizeConfig,
+    critic_space: spaces.Space | None = None,
+) -> Hashable | None:
+    """What a `Policy` with built-in networks is, as a value; None if a space has no key."""
+    seen = (space_key(observation_space), space_key(action_space))
+    more = () if critic_space is None else space_key(critic_space)
+    return key_of(*seen, more, settings_key(network), settings_key(normalize))
 
 
 class Policy:
@@ -79,6 +84,9 @@ class Policy:
         own: Any = None,
         critic_space: spaces.Space | None = None,
     ):
+        given = (observation_space, action_space, network, normalize, critic_space)
+        self.key = policy_key(*given) if own is None else None
+        """What it is, as part of the keys of programs; None with networks of a user's own."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.critic_space = critic_space

@@ -6,7 +6,9 @@ leaves [E, K, ...]. Only the update takes a group's part out, with lanes = envir
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from proximo.compiling import cached, key_of, settings_key
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
-from proximo.policy.policy import ALL, OWN, Policy, known, part_of, shared_policy
+from proximo.policy.policy import ALL, OWN, Policy, part_of, shared_policy
 from proximo.spaces import mask_shape
 from proximo.teams import AGENTS, STATE, Team
 
@@ -29,10 +32,19 @@ OPPONENTS = 0x5E1F
 def shared_team(
     team: Team, network: NetworkConfig, normalize: NormalizeConfig, agents: AgentsConfig, num_envs: int, own: Any = None
 ) -> TeamPolicy:
-    """A `TeamPolicy`; the same one for equal arguments, so that what was compiled for it serves again."""
+    """A `TeamPolicy`; the same one for the same values, and always a new one with networks of a user's own."""
     given = (team, network, normalize, agents, num_envs)
-    made: TeamPolicy = known(given, own, lambda: TeamPolicy(*given, own))
+    if own is not None:
+        return TeamPolicy(*given, own)
+    made: TeamPolicy = cached(key_of("team", team_key(*given)), lambda: TeamPolicy(*copy.deepcopy(given)))
     return made
+
+
+def team_key(
+    team: Team, network: NetworkConfig, normalize: NormalizeConfig, agents: AgentsConfig, num_envs: int
+) -> Hashable | None:
+    """What a `TeamPolicy` with built-in networks is, as a value; None if a space has no key."""
+    return key_of(team.key, *(settings_key(section) for section in (network, normalize, agents)), num_envs)
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,7 @@ class TeamPolicy:
         num_envs: int,
         own: Any = None,
     ):
+        self.key = team_key(team, network, normalize, agents, num_envs) if own is None else None
         self.team = team
         self.central = agents.critic == "central"
         self.identity = agents.identity

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from proximo import tensors
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
@@ -42,12 +42,13 @@ class TeamAgent:
         given = (team, self.config.network, self.config.normalize, self.config.agents, self.config.env.num_envs)
         self.policy: TeamPolicy = shared_team(*given, network)
         if params is None:
-            params = shared(lambda: jit(self.policy.init), "init", Same(self.policy))(network_key(self.config.seed))
+            init = cached(key_of("init", self.policy.key), lambda: jit(self.policy.init))
+            params = init(network_key(self.config.seed))
         stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self.groups: dict[str, PPOAgent] = {}
         for name, policy in self.policy.groups.items():
             spaces = (policy.observation_space, policy.action_space)
-            held = (params[name], stats[name], network, policy.critic_space)
+            held = (params[name], stats[name], network, policy.critic_space, policy)
             self.groups[name] = PPOAgent(*spaces, self.config, *held)
             self.groups[name].role = {"group": name, "agents": list(team.groups[name]), "groups": list(team.groups)}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from proximo.collect.compiled import CollectState
 from proximo.collect.host import Collected, HostCollector, tally
-from proximo.compiling import Same, jit, shapes, shared
+from proximo.compiling import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.team import AnyPolicy
@@ -47,11 +47,12 @@ class HostProgram:
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: Collected | None = None
         self._shape, self._numbers = split(config)
+        self._key = key_of(settings_key(self._shape), policy.key)
 
     def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
         """Start the environments; the state before the first update."""
-        start = shared(lambda: jit(self._initial), "start", self._shape, Same(self.policy))
-        train = start(params, obs_stats, np.int32(self.config.seed), self._numbers)
+        given = (params, obs_stats, np.int32(self.config.seed), self._numbers)
+        train = compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
         self._standing = ProgramState(train, self._start(self.config.seed))
         return self._standing
 
@@ -87,8 +88,7 @@ class HostProgram:
         if self._learn is None:
             given = (state.train, state.collect, example, self._numbers)
             learn = partial(learn_from, policy=self.policy, shape=self._shape)
-            key = (self._shape, Same(self.policy), shapes(given))
-            self._learn = shared(lambda: jit(learn).lower(*given).compile(), "learn", *key)
+            self._learn = compiled(key_of("learn", self._key, shapes(given)), learn, *given)
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from proximo import envs, settings
-from proximo.compiling import Same, shared
-from proximo.config import AgentsConfig, Config
-from proximo.envs import team
+from proximo.config import Config
 from proximo.envs.compiled.lanes import Lanes
 from proximo.errors import UserError
 from proximo.files import check_inside, read_json
 from proximo.policy.agent import PPOAgent
 from proximo.policy.team_agent import AnyAgent, TeamAgent
 from proximo.presets import find_preset
+from proximo.spaces import space_key
 from proximo.teams import Team
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History
@@ -51,27 +49,8 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config:
         )
     if isinstance(source, envs.HostSource):
         return HostProgram(source, agent.policy, config)
-    copies = (config.env.num_envs, config.env.max_steps_per_episode)
-    lanes = shared(lambda: Lanes(source, *copies), "lanes", Same(source), *copies)
+    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
     return CompiledProgram(lanes, agent.policy, config)
-
-
-def teamed(source: envs.JaxEnv | envs.HostSource, agents: AgentsConfig) -> envs.JaxEnv | envs.HostSource:
-    """`source` with its agents in the groups of the settings; for a JAX environment always the same one."""
-    if isinstance(source, envs.HostSource):
-        return team.teamed(source, agents)
-    known = json.dumps(dataclasses.asdict(agents))
-    found: envs.JaxEnv = shared(lambda: team.teamed(source, agents), "teamed", Same(source), known)
-    return found
-
-
-def stacked(source: envs.JaxEnv | envs.HostSource, num: int) -> envs.JaxEnv | envs.HostSource:
-    """`source`, showing its last `num` observations at once; for a JAX environment always the same one, so that what
-    was compiled for it serves again."""
-    if isinstance(source, envs.HostSource):
-        return envs.stacked(source, num)
-    found: envs.JaxEnv = shared(lambda: envs.stacked(source, num), "stacked", Same(source), num)
-    return found
 
 
 def resolve(
@@ -117,16 +96,18 @@ def check_read(config: Any, keywords: Mapping[str, Any], agent: AnyAgent | None,
 
 
 def check_spaces(agent: AnyAgent, spec: envs.EnvSpec) -> None:
-    """Refuse an agent that was made for another environment."""
+    """Refuse an agent that was made for another environment; also one whose agents or entries are in another order,
+    which rewards and masks follow."""
     ours, theirs = (None if held is None else dict(held.groups) for held in (agent_team(agent), spec.team))
-    if ours != theirs:
+    if ours != theirs or list(ours or ()) != list(theirs or ()):
         raise UserError(f"The agent's groups are {ours or 'none'}; {spec.id} has {theirs or 'none'}.")
     if isinstance(agent, PPOAgent):
         agent.fit(spec.observation_space, spec.action_space)
     for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(agent.policy, name), getattr(spec, name)
-        if ours != theirs:
-            raise UserError(f"The agent's {name} is {ours}; {spec.id} has {theirs}.")
+        space, other = getattr(agent.policy, name), getattr(spec, name)
+        if space_key(space) != space_key(other):
+            unseen = " They differ in what is not shown, such as single bounds." if str(space) == str(other) else ""
+            raise UserError(f"The agent's {name} is {space}; {spec.id} has {other}.{unseen}")
 
 
 def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:

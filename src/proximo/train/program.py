@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ import numpy as np
 from flax import struct
 
 from proximo.collect.compiled import CollectState, collect, initial_collect_state
-from proximo.compiling import Same, jit, shared
+from proximo.compiling import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv
+from proximo.envs.keys import env_key
 from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.finite import is_finite
 from proximo.ppo.loss import Metrics
@@ -109,12 +110,11 @@ class CompiledProgram:
         self.seconds: dict[str, float] = {}
         self._run: Any = None
         self._shape, self._numbers = split(config)
-        self._key = (self._shape, Same(env), Same(policy))
 
     def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
-        start = shared(lambda: jit(self._initial), "start", *self._key)
-        return start(params, obs_stats, np.int32(self.config.seed), self._numbers)
+        given = (params, obs_stats, np.int32(self.config.seed), self._numbers)
+        return compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
 
     def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved: it holds the environments too."""
@@ -135,8 +135,7 @@ class CompiledProgram:
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
         if self._run is None:
-            chunk = lambda: jit(self._chunk).lower(state, np.int32(1), self._numbers).compile()  # noqa: E731
-            self._run = shared(chunk, "chunk", *self._key)
+            self._run = compiled(key_of("chunk", self._key), self._chunk, state, np.int32(1), self._numbers)
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
@@ -149,6 +148,11 @@ class CompiledProgram:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    @property
+    def _key(self) -> Hashable | None:
+        """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
+        return key_of(settings_key(self._shape), env_key(self.env), self.policy.key)
 
     def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> ProgramState:
         config = joined(self._shape, numbers, seed)

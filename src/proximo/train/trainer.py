@@ -12,6 +12,7 @@ from typing import Any
 
 from proximo import envs
 from proximo.config import Config
+from proximo.envs.team import teamed
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
 from proximo.files import shown
@@ -39,8 +40,6 @@ from proximo.train.prepare import (
     make_agent,
     make_program,
     resolve,
-    stacked,
-    teamed,
 )
 from proximo.train.program import ProgramState, UpdateReport
 
@@ -85,7 +84,7 @@ class PPOTrainer:
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
-        source = stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
+        source = envs.stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
         if agent is not None and network is not None:
             raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
         self.env = source

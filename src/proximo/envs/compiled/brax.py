@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from proximo.envs.api import Transition, Tree
 from proximo.envs.compiled.foreign import lenient, unknown
+from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 
@@ -51,7 +52,7 @@ def make(name: str) -> BraxEnv:
         raise unknown("brax", name, names())
     with lenient():
         env = envs.get_environment(name)
-    return BraxEnv(env, f"brax/{name}")
+    return BraxEnv(env, f"brax/{name}", by_id=True)
 
 
 def accepts(env: Any) -> bool:
@@ -73,7 +74,7 @@ def wrap(env: envs.Env) -> BraxEnv:
 class BraxEnv:
     """A Brax environment as a `JaxEnv`; its state is Brax's and the number of steps taken."""
 
-    def __init__(self, env: envs.Env, env_id: str):
+    def __init__(self, env: envs.Env, env_id: str, by_id: bool = False):
         self.env = env
         with lenient():
             obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
@@ -84,6 +85,7 @@ class BraxEnv:
             action_space=spaces.Box(-1.0, 1.0, (actions,), np.float32),
             max_steps=MAX_STEPS,
         )
+        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
         with lenient():

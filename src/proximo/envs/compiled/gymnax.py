@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from proximo.envs.api import Transition, Tree
 from proximo.envs.compiled.foreign import lenient, unknown
+from proximo.envs.keys import Stated
 from proximo.envs.lazy import deferred
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
@@ -37,7 +38,7 @@ def make(name: str) -> GymnaxEnv:
             env, params = make_gymnax(name)
     except OSError as error:
         raise UserError(f"gymnax/{name} needs data that it downloads when made, and that failed: {error}") from None
-    return GymnaxEnv(env, params, f"gymnax/{name}")
+    return GymnaxEnv(env, params, f"gymnax/{name}", by_id=True)
 
 
 def accepts(env: Any) -> bool:
@@ -51,7 +52,7 @@ def wrap(env: Environment) -> GymnaxEnv:
 class GymnaxEnv:
     """A gymnax environment as a `JaxEnv`."""
 
-    def __init__(self, env: Environment, params: Any, env_id: str):
+    def __init__(self, env: Environment, params: Any, env_id: str, by_id: bool = False):
         self.env = env
         self.params = params
         with lenient():
@@ -65,6 +66,7 @@ class GymnaxEnv:
         )
         # An environment with a `step` of its own has an auto-reset of its own, which is used as it is.
         self._resets_itself = type(env).step is not Environment.step
+        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
         with lenient():

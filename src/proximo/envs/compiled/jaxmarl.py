@@ -21,6 +21,7 @@ from gymnasium import spaces
 from proximo.envs.api import TeamTransition, Tree
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.compiled.team import GatheredEnv
+from proximo.envs.keys import Stated
 from proximo.errors import UserError
 from proximo.teams import Roster
 
@@ -63,7 +64,7 @@ def make(name: str) -> GatheredEnv:
             env = jaxmarl.make(kind if options else name, **options)
     except (ImportError, ValueError) as error:
         raise UserError(f"jaxmarl/{name} cannot be made here: {error}") from None
-    return GatheredEnv(JaxMarlEnv(env, f"jaxmarl/{name}"))
+    return GatheredEnv(JaxMarlEnv(env, f"jaxmarl/{name}", by_id=True))
 
 
 def accepts(env: Any) -> bool:
@@ -83,7 +84,7 @@ class State:
 class JaxMarlEnv:
     """A JaxMARL environment as a `JaxTeamEnv`."""
 
-    def __init__(self, env: MultiAgentEnv, env_id: str):
+    def __init__(self, env: MultiAgentEnv, env_id: str, by_id: bool = False):
         self.env, self.id = env, env_id
         self.agents = tuple(env.agents)
         limit = getattr(env, "max_steps", None)
@@ -96,6 +97,7 @@ class JaxMarlEnv:
             action_spaces={a: _action_space(env.action_space(a), env_id) for a in self.agents},
             state_space=_box(seen[STATE], -np.inf, np.inf) if STATE in seen else None,
         )
+        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[State, TeamTransition]:
         with lenient():

@@ -30,6 +30,7 @@ from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
 
 from proximo.envs.api import Transition, Tree
 from proximo.envs.compiled.foreign import lenient, unknown
+from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 from proximo.spaces import Path, build
@@ -55,7 +56,7 @@ def make(name: str) -> JumanjiEnv:
             env = registration.make(name)
     except OSError as error:
         raise UserError(f"jumanji/{name} needs data that it downloads when made, and that failed: {error}") from None
-    return JumanjiEnv(env, f"jumanji/{name}")
+    return JumanjiEnv(env, f"jumanji/{name}", by_id=True)
 
 
 def accepts(env: Any) -> bool:
@@ -76,7 +77,7 @@ def wrap(env: Environment) -> JumanjiEnv:
 class JumanjiEnv:
     """A Jumanji environment as a `JaxEnv`."""
 
-    def __init__(self, env: Environment, env_id: str):
+    def __init__(self, env: Environment, env_id: str, by_id: bool = False):
         self.env = env
         with lenient():
             observation, action, reward = env.observation_spec, env.action_spec, env.reward_spec
@@ -97,6 +98,7 @@ class JumanjiEnv:
                 action_space=action_space,
                 max_steps=None if limit is None else int(limit),
             )
+        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
         with lenient():

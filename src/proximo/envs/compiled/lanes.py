@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from proximo.compiling import cached, key_of
 from proximo.envs.api import JaxEnv, Timestep, Transition, Tree
+from proximo.envs.keys import Stated, env_key
 
 
 @struct.dataclass
@@ -37,7 +39,8 @@ class Lanes:
         self.spec = env.spec
         self.num_lanes = num_envs
         self.max_steps = max_steps
-        self._state_types, self._report = self._settled_types()
+        self._state_types, self._report = cached(key_of("types", env_key(env)), self._settled_types)
+        self.stated = Stated(self, num_envs, max_steps, inside=env)
 
     def reset(self, key: jax.Array) -> tuple[LanesState, Timestep]:
         env_state, first = self._fresh(jax.random.split(key, self.num_lanes))
@@ -125,8 +128,9 @@ class Lanes:
         become floats), and a loop needs one type: everything is cast to these."""
         action = self.spec.action_space.sample()
         key = jax.random.key(0)
-        state, _ = jax.eval_shape(self.env.reset, key)
-        state, moved = jax.eval_shape(self.env.step, key, state, action)
+        # JAX remembers what it traced by the function, and the methods of an environment stay equal when it changes.
+        state, _ = jax.eval_shape(lambda key: self.env.reset(key), key)
+        state, moved = jax.eval_shape(lambda *given: self.env.step(*given), key, state, action)
         return state, jax.eval_shape(_typed_flags, moved)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from proximo.config import AgentsConfig
 from proximo.envs.api import JaxTeamEnv, TeamTransition, Transition, Tree
+from proximo.envs.keys import Stated
 from proximo.envs.spec import team_spec
 from proximo.envs.team import arranged
 from proximo.teams import AGENTS, STATE, Team
@@ -24,6 +25,7 @@ class GatheredEnv:
         draws = getattr(env, "render", None)
         if draws is not None:
             self.render = draws
+        self.stated = Stated(self, self.team.key, inside=env)
 
     def arranged(self, agents: AgentsConfig) -> GatheredEnv:
         """The same environment with other groups."""

@@ -16,6 +16,7 @@ import gymnasium
 
 from proximo.config import EnvConfig
 from proximo.envs.host.drawing import PICTURES, drawable
+from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
@@ -76,7 +77,9 @@ def wrap(env: Any) -> GymnasiumSource:
             f"and say how many there shall be with num_envs."
         )
     if not isinstance(env, gymnasium.Env):
-        return GymnasiumSource(env, None)
+        source = GymnasiumSource(Fresh(env), None)
+        source.check_fresh()
+        return source
     try:
         copy.deepcopy(env).close()
     except Exception as error:
@@ -136,6 +139,10 @@ class GymnasiumSource:
         env: gymnasium.Env = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
         return env
 
+    def check_fresh(self) -> None:
+        """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""
+        self._made().close()
+
     def _made(self) -> gymnasium.Env:
         return _made(self.factory, self._env_id)
 
@@ -151,6 +158,8 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
         raise UserError(f"{env_id} needs a package that is not installed: {error}{command}") from None
     except UNKNOWN:
         raise UserError(_unknown(str(env_id))) from None
+    except UserError:
+        raise
     except gymnasium.error.Error as error:
         raise UserError(f"{env_id} cannot be made: {error}") from None
     except ModuleNotFoundError as error:

@@ -24,6 +24,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs.host.drawing import PICTURES, drawable
+from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.lane import LaneOptions, Outlook, Reading
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
@@ -100,7 +101,9 @@ def accepts(env: Any) -> bool:
 def wrap(env: Any) -> PettingZooSource:
     """A source from an environment object, of which lanes get copies, or from a factory."""
     if not accepts(env):
-        return PettingZooSource(partial(parallel, env), None)
+        source = PettingZooSource(partial(parallel, Fresh(env)), None)
+        source.check_fresh()
+        return source
     kind = type(env.unwrapped).__name__
     try:
         copy.deepcopy(env).close()
@@ -171,6 +174,10 @@ class PettingZooSource:
         )
         return TeamEnv(env, options)
 
+    def check_fresh(self) -> None:
+        """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""
+        self._made().close()
+
     def _made(self, factory: Callable[[], Any] | None = None) -> Any:
         return _made(factory or self.factory, self._env_id)
 
@@ -184,6 +191,8 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> Any:
         extra = (env_id or "").removeprefix("pettingzoo/").partition(".")[0]
         command = f'; pip install "pettingzoo[{extra}]"' if _has_extra(extra) else ""
         raise UserError(f"{name} needs a package that is not installed: {error.__cause__ or error}{command}") from None
+    except UserError:
+        raise
     except Exception as error:
         raise EnvError(f"{name} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()) from None
     if not isinstance(env, pettingzoo.ParallelEnv):

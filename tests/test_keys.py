@@ -1,0 +1,331 @@
+"""Two runs in one process: each gets the programs of its own environment, agents, spaces and networks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import team_probes
+from probes import Notes
+from proximo import PPOTrainer, envs
+from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
+from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
+from proximo.envs.keys import env_key, same_for_all
+from proximo.errors import UserError
+from proximo.policy.networks import Network
+from proximo.policy.policy import shared_policy
+from proximo.policy.team import shared_team
+from proximo.teams import Team
+from proximo.trace import trace
+
+SMALL = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 64, "epochs_per_update": 2, "preset": False}
+SEEN = spaces.Box(0, 1, (1,))
+
+
+class Pays:
+    """One step an episode, paid `goal`."""
+
+    spec = EnvSpec("pays", SEEN, spaces.Discrete(2), max_steps=1)
+
+    def __init__(self, goal):
+        self.goal = goal
+
+    def reset(self, key):
+        return (), Transition(obs=jnp.ones(1))
+
+    def step(self, key, state, action):
+        return state, Transition(obs=jnp.ones(1), reward=self.goal, terminated=True)
+
+
+class Echo(Pays):
+    """One step an episode, paid the action."""
+
+    def step(self, key, state, action):
+        return state, Transition(obs=jnp.ones(1), reward=jnp.asarray(action, jnp.float32), terminated=True)
+
+
+def always(action):
+    """Networks whose actor takes whatever action `action()` is."""
+
+    def act(params, carry, features):
+        preferred = jnp.eye(2)[action()] + 0 * params["w"]
+        return carry, jnp.broadcast_to(preferred, (features.vector.shape[0], 2))
+
+    def judge(params, carry, features):
+        return carry, jnp.broadcast_to(params["w"], (features.vector.shape[0], 1))
+
+    init = lambda key, features: ({"w": jnp.zeros(())}, ())  # noqa: E731
+    return {"actor": Network(init, act), "critic": Network(init, judge)}
+
+
+def trainer_of(env, tmp_path, name="run", **settings):
+    return PPOTrainer(env, out=tmp_path / name, console=Notes(), **(SMALL | settings))
+
+
+def test_a_changed_environment_is_trained_on_as_it_is_now(tmp_path):
+    """An update, an evaluation and the record of an episode say what it pays."""
+    env, found = Pays(2.0), []
+    for env.goal in (2.0, 3.0):
+        trainer = trainer_of(env, tmp_path)
+        program = trainer.program
+        _, (report,) = program.run(program.init(trainer.agent.params, trainer.agent.obs_stats), 1)
+        played = trace(trainer.env, trainer.agent, trainer.config.env, 0)
+        found.append([float(report.mean_reward), trainer.evaluate(2)["avg_reward"], played["return"]])
+    assert found == [[2.0, 2.0, 2.0], [3.0, 3.0, 3.0]]
+
+
+def test_a_changed_environment_has_the_shapes_that_it_has_now(tmp_path):
+    """Here `reset` says more than before: JAX remembers what it traced of a method."""
+
+    class Wide(Pays):
+        def reset(self, key):
+            return jnp.zeros(self.goal), Transition(obs=jnp.ones(1))
+
+        def step(self, key, state, action):
+            return state, Transition(obs=jnp.ones(1), reward=state.size * 1.0, terminated=True)
+
+    env = Wide(2)
+    first = trainer_of(env, tmp_path)
+    assert (first.evaluate(2)["avg_reward"], trace(env, first.agent, first.config.env, 0)["return"]) == (2.0, 2.0)
+    env.goal = 5
+    second = trainer_of(env, tmp_path)
+    assert (second.evaluate(2)["avg_reward"], trace(env, second.agent, second.config.env, 0)["return"]) == (5.0, 5.0)
+
+
+def test_networks_whose_closure_changed_are_used_as_they_are_now(tmp_path):
+    action = 1
+    env, networks = Echo(0), always(lambda: action)
+    assert trainer_of(env, tmp_path, network=networks).evaluate(2)["avg_reward"] == 1.0
+    action = 0
+    assert trainer_of(env, tmp_path, network=networks).evaluate(2)["avg_reward"] == 0.0
+
+
+# Policies
+
+
+def test_the_order_of_entries_makes_another_policy():
+    """The mask follows the space's own order: first a may only be 1 and b only 0, then the same the other way round."""
+    entries = [("a", spaces.Discrete(2)), ("b", spaces.Discrete(3))]
+    given = (NetworkConfig(), NormalizeConfig())
+    for order, flags in ((entries, [0, 1, 1, 0, 0]), (entries[::-1], [1, 0, 0, 0, 1])):
+        policy = shared_policy(SEEN, spaces.Dict(order), *given)
+        action = policy.distribution.mode(jnp.zeros((1, 5)), jnp.array([flags], bool))
+        assert {name: int(value[0]) for name, value in policy.distribution.to_env(action).items()} == {"a": 1, "b": 0}
+
+
+def test_bounds_that_are_nearly_the_same_make_another_policy():
+    for high in (1e-9, 5e-9):
+        policy = shared_policy(SEEN, spaces.Box(0, high, (1,)), NetworkConfig(), NormalizeConfig())
+        outputs = jnp.concatenate([jnp.full((1, 1), 100.0), jnp.zeros((1, policy.distribution.num_params - 1))], 1)
+        action = policy.distribution.to_env(policy.distribution.mode(outputs))
+        assert float(action[0, 0]) == pytest.approx(high, rel=1e-6)
+
+
+def test_what_becomes_of_a_space_does_not_become_of_a_policy_that_is_kept():
+    given = (NetworkConfig(), NormalizeConfig())
+    space = spaces.Box(0, 7, (1,))
+    policy = shared_policy(SEEN, space, *given)
+    space.high[:] = 8
+    assert shared_policy(SEEN, spaces.Box(0, 7, (1,)), *given) is policy
+    assert policy.action_space.high[0] == 7
+    assert shared_policy(SEEN, space, *given).action_space.high[0] == 8
+
+
+def test_the_order_of_agents_makes_another_team():
+    spaces_of = lambda names: dict.fromkeys(names, SEEN)  # noqa: E731
+    does = lambda names: {name: spaces.Discrete(2) for name in names}  # noqa: E731
+    settings = (NetworkConfig(), NormalizeConfig(), AgentsConfig(), 2)
+    teams = [
+        Team({"a": ("a",), "b": ("b",)}, spaces_of("ab"), does("ab")),
+        Team({"b": ("b",), "a": ("a",)}, spaces_of("ba"), does("ba")),
+        Team({"all": ("a", "b")}, {"all": SEEN}, {"all": spaces.Discrete(2)}),
+        Team({"all": ("b", "a")}, {"all": SEEN}, {"all": spaces.Discrete(2)}),
+    ]
+    made = [shared_team(team, *settings) for team in teams]
+    assert [policy.team.agents for policy in made] == [("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")]
+    assert [list(policy.groups) for policy in made] == [["a", "b"], ["b", "a"], ["all"], ["all"]]
+    assert shared_team(teams[0], *settings) is made[0]
+
+
+class Opposites:
+    """Two agents, of which `one` is paid for the action 0 and `other` for 1; one step an episode."""
+
+    id = "opposites"
+    max_steps = 1
+
+    def __init__(self, agents):
+        self.agents = agents
+        self.roster = Roster(dict.fromkeys(agents, SEEN), dict.fromkeys(agents, spaces.Discrete(2)))
+
+    def reset(self, key):
+        return (), self._report({"one": 1, "other": 0}, False)
+
+    def step(self, key, state, actions):
+        return state, self._report(actions, True)
+
+    def _report(self, actions, ended):
+        pays = {"one": jnp.asarray(actions["one"]) == 0, "other": jnp.asarray(actions["other"]) == 1}
+        return TeamTransition(
+            obs={agent: jnp.ones(1) for agent in self.agents},
+            reward={agent: pays[agent].astype(jnp.float32) for agent in self.agents},
+            terminated=dict.fromkeys(self.agents, ended),
+            truncated=dict.fromkeys(self.agents, False),
+            alive=dict.fromkeys(self.agents, not ended),
+        )
+
+
+FAST = {"num_envs": 8, "rollout_length": 16, "minibatch_size": 64, "learning_rate": 0.03, "entropy_coef": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["agents", "members"])
+def test_agents_in_another_order_are_paid_their_own_rewards(tmp_path, by):
+    ways = ("one", "other"), ("other", "one")
+    for number, order in enumerate(ways):
+        env = Opposites(order if by == "agents" else ways[0])
+        groups = {"agents_policy": "independent"}
+        if by == "members":
+            groups = {"agents_members": {name: [name] for name in order}}
+        given = FAST | groups | {"total_timesteps": 128 * 20, "seed": number}
+        result = trainer_of(env, tmp_path, str(number), **given).train()
+        assert result["final_eval"]["return_mean"] == 1.0
+
+
+class Ordered:
+    """Of `a` only 1 is allowed, of `b` only 0, which pays 1; one step an episode."""
+
+    def __init__(self, names):
+        sizes = {"a": 2, "b": 3}
+        allowed = {"a": [0, 1], "b": [1, 0, 0]}
+        action_space = spaces.Dict([(name, spaces.Discrete(sizes[name])) for name in names])
+        self.spec = EnvSpec("ordered", SEEN, action_space, max_steps=1)
+        self.mask = np.array([flag for name in names for flag in allowed[name]], bool)
+
+    def reset(self, key):
+        return (), Transition(obs=jnp.ones(1), action_mask=jnp.asarray(self.mask))
+
+    def step(self, key, state, action):
+        legal = (action["a"] == 1) & (action["b"] == 0)
+        mask = jnp.asarray(self.mask)
+        return state, Transition(obs=jnp.ones(1), reward=jnp.where(legal, 1.0, 0.0), terminated=True, action_mask=mask)
+
+
+def test_entries_of_actions_in_another_order_keep_to_their_masks(tmp_path):
+    for names in ("ab", "ba"):
+        assert trainer_of(Ordered(names), tmp_path).evaluate(3)["min_reward"] == 1.0
+
+
+def test_an_agent_for_entries_or_groups_in_another_order_is_refused(tmp_path):
+    agent = trainer_of(Ordered("ab"), tmp_path).agent
+    with pytest.raises(UserError, match=r"The agent's action_space is Dict.*'a'.*'b'.*ordered has Dict.*'b'.*'a'"):
+        trainer_of(Ordered("ba"), tmp_path, agent=agent)
+    trainer_of(Ordered("ab"), tmp_path, agent=agent)
+    team = trainer_of(Opposites(("one", "other")), tmp_path, agents_policy="independent").agent
+    with pytest.raises(UserError, match=r"groups are \{'one'.*'other'.*opposites has \{'other'.*'one'"):
+        trainer_of(Opposites(("other", "one")), tmp_path, agent=team)
+
+
+def test_an_agent_for_slightly_other_bounds_is_refused(tmp_path):
+    class Slight(Pays):
+        def __init__(self, high):
+            super().__init__(1.0)
+            self.spec = EnvSpec("slight", spaces.Box(0, high, (1,)), spaces.Discrete(2), max_steps=1)
+
+    agent = trainer_of(Slight(1e-9), tmp_path).agent
+    with pytest.raises(UserError, match="The agent's observation_space is"):
+        trainer_of(Slight(5e-9), tmp_path, agent=agent)
+
+
+def test_agents_whose_entries_are_in_another_order_do_not_share_a_policy():
+    entries = [("a", spaces.Discrete(2)), ("b", spaces.Discrete(3))]
+    env = Opposites(("one", "other"))
+    does = {"one": spaces.Dict(entries), "other": spaces.Dict(entries[::-1])}
+    env.roster = Roster(env.roster.observation_spaces, does)
+    assert list(envs.make(env).spec.team.groups) == ["one", "other"]
+
+
+# Environments
+
+
+def test_environments_of_one_id_are_alike_and_not_the_same():
+    one, other = (envs.make("gymnax/CartPole-v1") for _ in range(2))
+    assert one is not other
+    assert env_key(one) == env_key(other) is not None
+    assert env_key(one) != env_key(envs.make("gymnax/Acrobot-v1"))
+    stacked = [envs.stacked(env, num) for env, num in ((one, 2), (other, 2), (other, 3))]
+    keys = [env_key(env) for env in stacked]
+    assert keys[0] == keys[1] is not None
+    assert len({*keys, env_key(one)}) == 3
+
+
+def test_an_environment_of_an_id_that_was_changed_is_like_no_other():
+    untouched = env_key(envs.make("gymnax/CartPole-v1"))
+    for change in (
+        lambda env: setattr(env, "params", env.params.replace(gravity=1.0)),
+        lambda env: setattr(env, "step", env.step),
+        lambda env: setattr(env.env, "step_env", env.env.step_env),
+        lambda env: setattr(env.env, "obs_shape", (9,)),
+    ):
+        env = envs.make("gymnax/CartPole-v1")
+        around = envs.stacked(env, 2)
+        change(env)
+        assert env_key(env) is None
+        assert env_key(around) is None
+    assert env_key(envs.make("gymnax/CartPole-v1")) == untouched
+
+
+def test_what_users_make_has_no_key():
+    class Handing:
+        """A wrapper that hands on what it does not have."""
+
+        def __init__(self, env):
+            self.env = env
+
+        def __getattr__(self, name):
+            return getattr(self.env, name)
+
+    class Other(type(envs.make("gymnax/CartPole-v1"))):
+        def step(self, key, state, action):
+            raise NotImplementedError
+
+    by_id = envs.make("gymnax/CartPole-v1")
+    copied = Other(by_id.env, by_id.params, by_id.spec.id)
+    copied.__dict__.update(vars(by_id))
+    for env in (Pays(1.0), Handing(by_id), copied, envs.make(by_id.env), envs.make(team_probes.TwoKinds())):
+        assert env_key(env) is None
+
+
+def test_an_object_has_a_key_while_it_is_the_same_for_all_runs():
+    env, team = Pays(1.0), Opposites(("one", "other"))
+    with same_for_all(env), same_for_all(team):
+        first = env_key(env)
+        assert first == env_key(env) is not None
+        assert env_key(Pays(1.0)) is None
+        assert env_key(envs.stacked(env, 2)) == env_key(envs.stacked(env, 2)) is not None
+        assert env_key(envs.make(team)) == env_key(envs.make(team)) is not None
+        env.goal = 2.0
+        assert env_key(env) is None
+    assert env_key(env) is None
+    with same_for_all(env):
+        assert env_key(env) not in (None, first)
+
+
+@pytest.mark.slow
+def test_a_second_run_of_an_id_compiles_nothing(tmp_path):
+    compilations = []
+
+    def listen(event, duration, **_):
+        if "backend_compile" in event:
+            compilations.append(event)
+
+    given = {"total_timesteps": 128, "eval_episodes": 2}
+    trainer_of("gymnax/CartPole-v1", tmp_path, "one", **given).train()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        trainer_of("gymnax/CartPole-v1", tmp_path, "other", seed=1, gamma=0.5, **given).train()
+        assert not compilations
+        trainer_of("gymnax/CartPole-v1", tmp_path, "third", frame_stack=2, **given).train()
+        assert compilations
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
