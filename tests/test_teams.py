@@ -9,10 +9,11 @@ import pytest
 from gymnasium import spaces
 
 import probes
+import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
 from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.collect.compiled import collect, initial_collect_state
-from proximo.config import AgentsConfig, Config, NetworkConfig, NormalizeConfig
+from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.team import arranged, named_groups
 from proximo.errors import UserError
@@ -22,9 +23,11 @@ from proximo.ppo.advantages import advantages
 from proximo.ppo.rollout import Episodes
 from proximo.ppo.team import group_state, initial_state, rewards, rollout_of, updated_pool, with_scores
 from proximo.ppo.update import training_samples
+from proximo.record import record
 from proximo.settings import build
 from proximo.teams import Roster, Team
-from team_probes import Lifetimes, RockPaperScissors, TwoKinds, Weather
+from proximo.trace import trace
+from team_probes import Clocks, Lifetimes, RockPaperScissors, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 
@@ -107,7 +110,8 @@ def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
 
 
 def test_the_team_is_paid_the_mean_of_those_who_are_there():
-    """In step 2 all three are there, (2 + 12 + 22) / 3; in step 3 a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is."""
+    """In step 1, after which a_2 joins, two are there, (1 + 11) / 2; in step 2 all three, (2 + 12 + 22) / 3; in step 3
+    a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is there."""
     env = envs.make(Lifetimes()).arranged(AgentsConfig(reward="team"))
     config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
     policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(reward="team"), 1)
@@ -115,9 +119,98 @@ def test_the_team_is_paid_the_mean_of_those_who_are_there():
     lanes = Lanes(env, 1)
     _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
     paid = rewards(policy, rollout)[:, 0]
+    np.testing.assert_array_equal(paid[1], [6, 6, 0])
     np.testing.assert_array_equal(paid[2], [12, 12, 12])
     np.testing.assert_array_equal(paid[3], [0, 18, 18])
     np.testing.assert_array_equal(paid[5], [0, 15, 0])
+
+
+@pytest.mark.parametrize(
+    ("sides", "paid"),
+    [
+        ({"odd": ("a_1",), "even": ("a_0", "a_2")}, [[0, 10, 0], [1, 11, 0], [12, 12, 12], [0, 13, 23], [0, 15, 0]]),
+        ({"low": ("a_0", "a_1"), "high": ("a_2",)}, [[5, 5, 0], [6, 6, 0], [7, 7, 22], [0, 13, 23], [0, 15, 0]]),
+    ],
+)
+def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(sides, paid):
+    """Agent i is paid 10 i + t in step t: in step 2 the even ones (2 + 22) / 2. Over all, what one side wins the other
+    loses would leave nothing to learn."""
+    agents = AgentsConfig(reward="team", selfplay=1.0, sides=sides)
+    env = envs.make(Lifetimes()).arranged(agents)
+    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
+    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), agents, 1)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    lanes = Lanes(env, 1)
+    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
+    np.testing.assert_array_equal(rewards(policy, rollout)[np.array([0, 1, 2, 3, 5]), 0], paid)
+
+
+# ---- memory
+
+
+def counts_steps(policy):
+    """Networks that remember how often they were asked: the actor does that number, the critic expects it."""
+
+    def network(head):
+        init = lambda key, seen: ({"unused": jnp.zeros(1)}, jnp.zeros((1, 1)))  # noqa: E731
+        apply = lambda params, carry, seen: (carry + 1, head(carry) + 0 * params["unused"][None])  # noqa: E731
+        return Network(init, apply)
+
+    return {
+        "actor": network(lambda carry: 100 * jax.nn.one_hot(carry[:, 0].astype(jnp.int32), 8)),
+        "critic": network(lambda carry: carry),
+    }
+
+
+CLOCKS = {"compiled": Clocks, "host": lambda: zoo_probes.Clocks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLOCKS)
+@pytest.mark.parametrize("length", [12, 5])
+def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
+    """In training and in evaluation, wherever a rollout is cut. An action that the update took for another one would
+    have a log-probability of -100."""
+    size = dict(num_envs=4, rollout_length=length, sequence_length=length, minibatch_size=length, workers=0)
+    trainer = PPOTrainer(
+        CLOCKS[kind](),
+        network=counts_steps,
+        out=tmp_path / "run",
+        preset=False,
+        total_timesteps=4 * 12 * 5,
+        eval_frequency=3,
+        eval_episodes=3,
+        **size,
+    )
+    result = trainer.train()
+    for row in rows(tmp_path / "run"):
+        for agent, paid in zip(trainer.agent.policy.team.agents, Clocks.PAID, strict=True):
+            assert row.get(f"recent/agent/{agent}/return_mean") in (paid, None)
+            assert row.get(f"eval/agent/{agent}/return_mean", paid) == paid
+        assert row["ppo/approx_kl"] == pytest.approx(0, abs=1e-6)
+        assert row["loss/entropy"] == pytest.approx(0, abs=1e-6)
+    assert result["final_eval"]["return_mean"] == sum(Clocks.PAID) / 3
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_who_is_traced_and_filmed_remembers_as_in_training(kind):
+    source = envs.make(CLOCKS[kind]())
+    team = TeamAgent(source.spec.team, Config(), network=counts_steps)
+    assert trace(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
+    frames, _ = record(source, team, EnvConfig(), 0)
+    assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
+
+
+def test_a_team_in_use_remembers_as_in_training():
+    env = zoo_probes.Clocks()
+    team = TeamAgent(envs.make(zoo_probes.Clocks).spec.team, Config(), network=counts_steps)
+    for _ in range(2):
+        team.reset()
+        (obs, _), paid = env.reset(), dict.fromkeys(env.possible_agents, 0)
+        while env.agents:
+            obs, rewards, *_ = env.step(team.act({agent: obs[agent] for agent in env.agents}))
+            paid = {agent: paid[agent] + rewards.get(agent, 0) for agent in paid}
+        assert tuple(paid.values()) == Clocks.PAID
 
 
 # ---- groups

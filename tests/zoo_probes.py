@@ -63,6 +63,34 @@ class Leaving(Lifetimes):
         return obs, rewards, terminations, truncations, infos
 
 
+class Clocks(Lifetimes):
+    """`team_probes.Clocks` in host form."""
+
+    metadata: ClassVar = {"name": "clocks", "render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.action = spaces.Box(0, 10, (1,), np.float32), spaces.Discrete(8)
+
+    def step(self, actions):
+        joins = dict(zip(self.possible_agents, self.JOINS, strict=True))
+        paid = {agent: float(action == self.now - joins[agent]) for agent, action in actions.items()}
+        self.total += sum(paid.values())
+        obs, _, *flags = super().step(actions)
+        return obs, dict.fromkeys(obs, 0.0) | paid, *flags
+
+    def reset(self, seed=None, options=None):
+        self.total = 0
+        return super().reset(seed, options)
+
+    def render(self):
+        return np.full((8, 8, 3), self.total, np.uint8)
+
+    def look(self, agents):
+        return {agent: np.full(1, 7, np.float32) for agent in agents}
+
+
 class Kinds(ParallelEnv):
     """A dog with its mask in what it sees, a cat with its mask in its info, a text and a code that starts at 5, an owl
     without a mask. The cat leaves in the first step, the others are cut after three."""

@@ -38,6 +38,7 @@ class Seen:
     terminated: bool = False
     truncated: bool = False
     valid: bool = True
+    forgotten: Any = None  # [1, A] bool with many agents: whose memory is empty now; None: nobody's
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,17 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     judged = "critic" in agent.networks
 
     def decide(
-        key: jax.Array | None, number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
+        key: jax.Array | None,
+        number: jax.Array,
+        params: Tree,
+        stats: Any,
+        carry: Tree,
+        anew: jax.Array | None,
+        obs: Tree,
+        mask: Tree,
     ) -> tuple[Tree, Tree, jax.Array | None]:
+        if anew is not None:
+            carry = {name: policy.forget(part, anew) for name, part in carry.items()}
         memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
         if not judged:
             return {"actor": memory}, action, None
@@ -81,8 +91,8 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     yield None
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
-        before = (actions.key, np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
-        carry, action, value = jax.device_get(compiled(*before))
+        now = (actions.key, np.int32(number), agent.params, agent.obs_stats)
+        carry, action, value = jax.device_get(compiled(*now, carry, seen.forgotten, seen.obs, seen.action_mask))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
         number += 1
@@ -109,6 +119,7 @@ class JaxStage:
     def reset(self) -> Seen:
         # Keys, here and below, as `Lanes` makes them for its first lane.
         self.state, first = self._reset(jax.random.split(self._key, 1)[0])
+        self._alive = first.alive
         return self._seen(first)
 
     def step(self, number: int, action: Tree) -> Seen:
@@ -124,7 +135,12 @@ class JaxStage:
 
     def _seen(self, moved: Any) -> Seen:
         obs, mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (moved.obs, moved.action_mask))
-        return Seen(obs, mask, *outcome(moved.reward, moved.terminated, moved.truncated, moved.over))
+        told = outcome(moved.reward, moved.terminated, moved.truncated, moved.over)
+        if moved.alive is None:
+            return Seen(obs, mask, *told)
+        there, self._alive = self._alive, moved.alive
+        anew = ~there | ~moved.alive | moved.terminated | moved.truncated
+        return Seen(obs, mask, *told, forgotten=np.asarray(anew)[None])
 
 
 class LaneStage:
@@ -149,7 +165,8 @@ class LaneStage:
         over = None if moved.over is None else moved.over[0]
         told = outcome(moved.reward[0], moved.terminated[0], moved.truncated[0], over)
         obs, mask = jax.tree.map(np.copy, (moved.obs, moved.action_mask))  # they are views of what comes next
-        return Seen(obs, mask, *told, valid=bool(np.any(moved.valid[0])))
+        anew = None if over is None else np.array(moved.forgotten)
+        return Seen(obs, mask, *told, valid=bool(np.any(moved.valid[0])), forgotten=anew)
 
 
 def trace(

@@ -97,6 +97,7 @@ def collect(
         last_obs=end.obs,
         carry=start.carry,
         absent=moved.absent,
+        there=moved.there,
     )
     return end, rollout, episodes
 

@@ -217,6 +217,7 @@ class HostCollector:
             last_obs=None,
             carry=None,
             absent=None if first.absent is None else np.zeros(each, bool),
+            there=None if first.there is None else np.zeros(each, bool),
         )
         self._slots = [[self._slot(t, lanes) for lanes in self._lanes] for t in range(steps)]
 
@@ -224,7 +225,7 @@ class HostCollector:
         record, here = self._record, (t, lanes)
         following = at((self._obs, self._mask), (t + 1, lanes))
         flags = (record.reward, record.terminated, record.truncated, record.valid, self._success)
-        flags = at((*flags, self._over, record.absent), here)
+        flags = at((*flags, self._over, record.absent, record.there), here)
         return Slot(
             seen=self._whole or at((self._obs, self._mask), here),
             action=jax.tree.leaves(at(record.action, here)),
@@ -268,8 +269,8 @@ def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
 
 def _outcome(moved: Timestep) -> Tree:
     """What is written down of a step, in the order of `Slot.outcome`."""
-    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success, moved.over, moved.absent)
-    return (moved.obs, moved.action_mask), flags
+    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success)
+    return (moved.obs, moved.action_mask), (*flags, moved.over, moved.absent, moved.there)
 
 
 def _numpy(tree: Tree) -> Tree:

@@ -109,16 +109,22 @@ def rollout_of(policy: TeamPolicy, name: str, rollout: Rollout) -> Rollout:
         last_obs=together(policy.seen(name, rollout.last_obs, 1)),
         carry={part: together(carry[name]) for part, carry in rollout.carry.items()},
         absent=each(rollout.absent),
+        there=each(rollout.there),
     )
 
 
 def rewards(policy: TeamPolicy, rollout: Rollout) -> jax.Array:
-    """[T, E, A] to learn from: each agent's own; or the team's mean, over those who could be paid: whoever acted, came
-    to an end, or was there after the step."""
-    if policy.reward == "own" or rollout.absent is None:
+    """[T, E, A] to learn from: each agent's own; or the mean over those who could be paid, being there when the step
+    was taken: those of the team, or with self-play those of the agent's side, since what one side wins others lose."""
+    if policy.reward == "own" or rollout.there is None:
         return rollout.reward
-    there = (rollout.valid | rollout.ended | ~rollout.absent).astype(jnp.float32)
-    mean = rollout.reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
+    there = rollout.there.astype(jnp.float32)
+    if policy.selfplay is None:
+        mean = rollout.reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
+    else:
+        flags = np.stack(list(policy.selfplay.sides.values())).astype(np.float32)
+        mates = flags.T @ flags  # [A, A] 1 for agents of one side
+        mean = (rollout.reward @ mates) / jnp.maximum(there @ mates, 1.0)
     return mean * there
 
 

@@ -54,6 +54,8 @@ class Lanes:
             success=None if self._report.success is None else none,
             over=None if first.alive is None else none,
             absent=None if first.alive is None else ~first.alive,
+            there=first.alive,
+            acts=first.acts,
         )
         return LanesState(env_state, jnp.zeros(self.num_lanes, jnp.int32), first.alive, first.acts), timestep
 
@@ -103,6 +105,8 @@ class Lanes:
             success=moved.success,
             over=moved_on.over,
             absent=None if alive is None else ~alive | ended[:, None],
+            there=state.alive,
+            acts=acts,
         )
         return LanesState(env_state, jnp.where(ended, 0, length), alive, acts), timestep
 

@@ -128,6 +128,8 @@ class TeamLane(Lane):
     def reset(self, seed: int) -> None:
         self._moving = False
         super().reset(seed)
+        assert self._buffers.there is not None
+        self._buffers.there[self.index] = self._alive
 
     def step(self) -> None:
         self._moving = True
@@ -168,6 +170,8 @@ class TeamLane(Lane):
         buffers.truncated[index] = truncated
         buffers.valid[index] = self._acts
         buffers.over[index] = over
+        assert buffers.there is not None
+        buffers.there[index] = was
         if over or any(truncated):
             for member, before, stay in zip(members, was, stays, strict=True):
                 member.show_last(obs, before, stay)
@@ -243,7 +247,9 @@ class TeamLane(Lane):
             member.write_mask(obs, info, acts)
         self._write_state(self._state_rows)
         assert self._buffers.absent is not None
+        assert self._buffers.acts is not None
         self._buffers.absent[self.index] = [not alive for alive in self._alive]
+        self._buffers.acts[self.index] = self._acts
 
     def _write_state(self, rows: list[Row]) -> None:
         state = {STATE: self.env.state()} if rows else {}
