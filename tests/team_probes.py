@@ -154,6 +154,21 @@ class RockPaperScissors:
         )
 
 
+class Ghosts(Lifetimes):
+    """`Lifetimes` in which whoever is not there sees `fill`: the dead, in the step in which they die too, and those who
+    have not joined."""
+
+    id = "ghosts"
+
+    def __init__(self, fill):
+        self.fill = fill
+
+    def _report(self, now, moved):
+        report = super()._report(now, moved)
+        fill = jnp.full(1, self.fill, jnp.float32)
+        return report.replace(obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
+
+
 class Clocks:
     """Agents that join and die as in `Lifetimes`, and are paid 1 for naming the number of steps that they have been
     there. Only memory knows it, and only memory that was empty when they joined. All see 7, those who are not there

@@ -1,6 +1,7 @@
 """Many agents: groups, lifetimes, what critics see, self-play, and what is saved of them."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from proximo.record import record
 from proximo.settings import build
 from proximo.teams import Roster, Team
 from proximo.trace import trace
-from team_probes import Clocks, Lifetimes, RockPaperScissors, TwoKinds, Weather
+from team_probes import Clocks, Ghosts, Lifetimes, RockPaperScissors, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 
@@ -211,6 +212,33 @@ def test_a_team_in_use_remembers_as_in_training():
             obs, rewards, *_ = env.step(team.act({agent: obs[agent] for agent in env.agents}))
             paid = {agent: paid[agent] + rewards.get(agent, 0) for agent in paid}
         assert tuple(paid.values()) == Clocks.PAID
+
+
+# ---- whoever is not there
+
+
+GHOSTS = {"compiled": Ghosts, "host": lambda fill: partial(zoo_probes.Ghosts, fill)}
+SEEN_BY = {
+    "central": {"critic": "central", "normalize_observations": True, "max_steps_per_episode": 4},
+    "memory": {"memory": "gru", "normalize_observations": True, "reward": "team"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GHOSTS)
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
+    """Not a bit of a run. With a limit of 4 steps a_0 is dead when the others are cut, without one all die."""
+    runs = []
+    for fill in (np.nan, 50.0):
+        path = tmp_path / str(fill)
+        settings = SEEN_BY[seen_by] | dict(total_timesteps=3 * 32, eval_frequency=2, workers=0)
+        trainer, result = train(GHOSTS[kind](fill), path, **settings)
+        timeless = [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
+        told = trace(trainer.env, trainer.agent, EnvConfig(), 0)
+        runs.append((timeless, result["final_eval"], told["value"]))
+    assert np.isfinite(runs[0][2]).all()
+    assert runs[0] == runs[1]
 
 
 # ---- groups

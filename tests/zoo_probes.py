@@ -63,6 +63,20 @@ class Leaving(Lifetimes):
         return obs, rewards, terminations, truncations, infos
 
 
+class Ghosts(Lifetimes):
+    """`team_probes.Ghosts` in host form."""
+
+    metadata: ClassVar = {"name": "ghosts", "render_modes": []}
+
+    def __init__(self, fill):
+        super().__init__()
+        self.fill = fill
+
+    def look(self, agents):
+        seen = {agent: self.now if agent in self.agents else self.fill for agent in self.possible_agents}
+        return {agent: np.full(1, number, np.float32) for agent, number in seen.items()}
+
+
 class Clocks(Lifetimes):
     """`team_probes.Clocks` in host form."""
 

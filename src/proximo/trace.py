@@ -16,6 +16,7 @@ from gymnasium import spaces
 from proximo.compiling import Same, jit, shared
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
+from proximo.envs.compiled.team import shown
 from proximo.evaluate import Actions, step_limit
 from proximo.policy.team_agent import AnyAgent
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
@@ -114,7 +115,7 @@ class JaxStage:
         self.state: Tree = None
         self._key = evaluation_key(seed)
         self._step = shared(lambda: jit(self._stepped), "stage", Same(env))
-        self._reset = shared(lambda: jit(env.reset), "stage begins", Same(env))
+        self._reset = shared(lambda: jit(self._begun), "stage begins", Same(env))
 
     def reset(self) -> Seen:
         # Keys, here and below, as `Lanes` makes them for its first lane.
@@ -129,9 +130,17 @@ class JaxStage:
         self.state = None if gone else state
         return seen
 
+    def _begun(self, key: jax.Array) -> tuple[Tree, Any]:
+        return self._told(*self.env.reset(key))
+
     def _stepped(self, key: jax.Array, number: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Any]:
         key = jax.random.split(jax.random.split(jax.random.fold_in(key, number), 1)[0])[0]
-        return self.env.step(key, state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], action))
+        return self._told(*self.env.step(key, state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], action)))
+
+    def _told(self, state: Tree, report: Any) -> tuple[Tree, Any]:
+        """What an environment reports; of many agents, what those see who are there."""
+        team = self.env.spec.team
+        return state, report if team is None else replace(report, obs=shown(team, report.obs, report.alive))
 
     def _seen(self, moved: Any) -> Seen:
         obs, mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (moved.obs, moved.action_mask))

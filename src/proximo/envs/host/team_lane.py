@@ -53,7 +53,15 @@ class Member:
                 final.write(obs)
             else:
                 final.array[...] = row.array if was else nothing
-            final.check()
+
+    def check_last(self, dead: bool, judged: bool) -> None:
+        """Refuse numbers that are not finite in what it saw last. Nobody asks the dead: theirs is left out where not
+        finite, and where a critic is asked what it expects of others (`judged`), who then see them no more."""
+        for final, nothing in zip(self.final_rows, self.blanks, strict=True):
+            if not dead:
+                final.check()
+            elif judged or not np.isfinite(final.array).all():
+                final.array[...] = nothing
 
     def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
         """Which of its actions are allowed; all of them while none counts."""
@@ -173,8 +181,9 @@ class TeamLane(Lane):
         assert buffers.there is not None
         buffers.there[index] = was
         if over or any(truncated):
-            for member, before, stay in zip(members, was, stays, strict=True):
+            for member, before, stay, end in zip(members, was, stays, ends, strict=True):
                 member.show_last(obs, before, stay)
+                member.check_last(end, any(truncated))
         if any(truncated):
             self._write_state(self._final_state_rows)
             for row in self._final_state_rows:
