@@ -169,6 +169,38 @@ class Ghosts(Lifetimes):
         return report.replace(obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
 
 
+class Rotation:
+    """Three players in turn, one a step; in step t of a game, whoever's turn it is, player i is paid 10 i + t, and all
+    see t. A game has `moves` moves."""
+
+    id = "rotation"
+    max_steps = None
+    roster = Roster(
+        observation_spaces=each(("p_0", "p_1", "p_2"), spaces.Box(0, 1000, (1,), np.float32)),
+        action_spaces=each(("p_0", "p_1", "p_2"), spaces.Discrete(2)),
+    )
+
+    def __init__(self, moves):
+        self.moves = moves
+
+    def reset(self, key):
+        return jnp.int32(0), self._report(jnp.int32(0))
+
+    def step(self, key, state, actions):
+        return state + 1, self._report(state + 1)
+
+    def _report(self, now):
+        agents, over = self.roster.agents, now == self.moves
+        return TeamTransition(
+            obs=each(agents, now.astype(jnp.float32)[None]),
+            reward={agent: 10.0 * i + (now - 1).astype(jnp.float32) for i, agent in enumerate(agents)},
+            terminated=each(agents, over),
+            truncated=each(agents, False),
+            alive=each(agents, ~over),
+            acts={agent: now % 3 == i for i, agent in enumerate(agents)},
+        )
+
+
 class Clocks:
     """Agents that join and die as in `Lifetimes`, and are paid 1 for naming the number of steps that they have been
     there. Only memory knows it, and only memory that was empty when they joined. All see 7, those who are not there

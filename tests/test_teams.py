@@ -14,6 +14,7 @@ import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
 from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.collect.compiled import collect, initial_collect_state
+from proximo.collect.host import HostCollector, tally
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.team import arranged, named_groups
@@ -28,7 +29,7 @@ from proximo.record import record
 from proximo.settings import build
 from proximo.teams import Roster, Team
 from proximo.trace import trace
-from team_probes import Clocks, Ghosts, Lifetimes, RockPaperScissors, TwoKinds, Weather
+from team_probes import Clocks, Ghosts, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 
@@ -97,6 +98,57 @@ def test_the_turns_of_others_take_no_time():
     )
     np.testing.assert_array_equal(advantage[np.array([0, 2]), 0], [-0.5, -8.0])
     np.testing.assert_array_equal(target[np.array([0, 2]), 0], [4.5, -1.0])
+
+
+def samples_of(kind, env, num_rollouts, **settings):
+    """Of rollouts one after the other, in one environment, by players that are judged by what they see: whose actions
+    are learned from [T, A], and the advantages."""
+    config = build({"env.num_envs": 1, "ppo.normalize_advantages": "none", "env.workers": 0, **settings})
+    source = envs.make(env)
+    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1, sees_time)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    if kind == "compiled":
+        lanes = Lanes(source, 1)
+        at = initial_collect_state(lanes, policy, config)
+    else:
+        collector = HostCollector(source.lanes(1, config.env), policy, config)
+        at = collector.start(0)
+    for _ in range(num_rollouts):
+        if kind == "compiled":
+            at, rollout, _ = collect(state, at, lanes, policy, config)
+        else:
+            collected = collector.collect(state, at, bool)
+            at, _ = tally(at, collected, None)
+            rollout = jax.tree.map(jnp.array, collected.rollout)
+        part = rollout_of(policy, "all", rollout)
+        samples, _ = training_samples(group_state(state, "all"), part, part.reward, policy.groups["all"], config)
+        shape = (config.ppo.rollout_length, len(source.spec.team.agents))
+        yield np.asarray(samples.valid.reshape(shape)), np.asarray(samples.advantage.reshape(shape))
+
+
+ROTATION = {"compiled": Rotation, "host": lambda moves: partial(zoo_probes.Rotation, moves)}
+NONE = np.nan
+
+
+@pytest.mark.parametrize("kind", ROTATION)
+@pytest.mark.parametrize(
+    ("moves", "by_hand"),
+    [
+        # p_0 acts at 0, is paid 0 + 1 + 2 until its next turn, where V = 3: 3 + 3/2 - 0. What comes of its action at 3,
+        # and of that of p_2 at 2, is not known at the cut. p_1 is on turn again at the cut: 11 + 12 + 13 + 4/2 - 1.
+        (99, [[4.5, NONE, NONE], [NONE, 37, NONE], [NONE] * 3, [NONE] * 3]),
+        # p_1 from 4 to 7: 14 + 15 + 16 + 7/2 - 4. p_2 from 5 to the cut at 8: 25 + 26 + 27 + 8/2 - 5.
+        (99, [[NONE, 44.5, NONE], [NONE, NONE, 77], [NONE] * 3, [NONE] * 3]),
+        # The game ends with the move at 6. p_1: 14 + 15 + 16 - 4; p_2: 25 + 26 - 5; p_0: 6 - 6. Another one begins.
+        (7, [[NONE, 41, NONE], [NONE, NONE, 46], [0, NONE, NONE], [NONE] * 3]),
+    ],
+)
+def test_what_is_paid_after_a_cut_is_lost_to_no_action_that_is_learned_from(kind, moves, by_hand):
+    """gamma = lambda = 1/2, rollouts of four steps: the second one of them, but for the first row above."""
+    settings = {"ppo.rollout_length": 4, "ppo.minibatch_size": 4, "ppo.gamma": 0.5, "ppo.gae_lambda": 0.5}
+    first, second = samples_of(kind, ROTATION[kind](moves), 2, **settings)
+    valid, advantage = first if by_hand[0][0] == 4.5 else second
+    np.testing.assert_array_equal(np.where(valid, advantage, NONE), by_hand)
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])

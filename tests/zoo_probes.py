@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from faulty import RESET_OFFSET, RESTART_STRIDE
 
@@ -75,6 +75,45 @@ class Ghosts(Lifetimes):
     def look(self, agents):
         seen = {agent: self.now if agent in self.agents else self.fill for agent in self.possible_agents}
         return {agent: np.full(1, number, np.float32) for agent, number in seen.items()}
+
+
+class Rotation(AECEnv):
+    """`team_probes.Rotation` in host form."""
+
+    metadata: ClassVar = {"name": "rotation", "render_modes": [], "is_parallelizable": False}
+    render_mode = None
+
+    def __init__(self, moves):
+        super().__init__()
+        self.moves, self.possible_agents = moves, ["p_0", "p_1", "p_2"]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, spaces.Box(0, 1000, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(2))
+
+    def observation_space(self, agent):
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent):
+        return self.action_spaces[agent]
+
+    def observe(self, agent):
+        return np.full(1, self.now, np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.now, self.agents, self.agent_selection = 0, list(self.possible_agents), "p_0"
+        self.rewards, self._cumulative_rewards = (dict.fromkeys(self.agents, 0.0) for _ in range(2))
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action):
+        if self.terminations[self.agent_selection]:
+            return self._was_dead_step(action)
+        self._cumulative_rewards[self.agent_selection] = 0.0
+        self.rewards = {agent: 10.0 * i + self.now for i, agent in enumerate(self.possible_agents)}
+        self.now += 1
+        self.terminations = dict.fromkeys(self.agents, self.now == self.moves)
+        self.agent_selection = self.possible_agents[self.now % 3]
+        self._accumulate_rewards()
+        return None
 
 
 class Clocks(Lifetimes):

@@ -98,6 +98,7 @@ def collect(
         carry=start.carry,
         absent=moved.absent,
         there=moved.there,
+        acts=None if moved.acts is None else moved.acts[-1],
     )
     return end, rollout, episodes
 

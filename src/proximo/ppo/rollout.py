@@ -34,6 +34,8 @@ class Rollout:
     carry: Tree  # [L, ...] the memory at the start
     absent: Array | None = None  # [T, L] bool with many agents: not there after the step
     there: Array | None = None  # [T, L] bool with many agents: there before the step
+    acts: Array | None = None  # [L] bool with many agents: whose next action counts
+    settled: Array | None = None  # [T, L] bool, of a group: whether what came of an action is known (`ppo.team`)
 
     @property
     def ended(self) -> Array:

@@ -110,7 +110,21 @@ def rollout_of(policy: TeamPolicy, name: str, rollout: Rollout) -> Rollout:
         carry={part: together(carry[name]) for part, carry in rollout.carry.items()},
         absent=each(rollout.absent),
         there=each(rollout.there),
+        settled=each(settled(rollout)),
     )
+
+
+def settled(rollout: Rollout) -> jax.Array:
+    """[T, E, A] of which actions all is known that came of them: until the agent's next turn, or its end.
+
+    In a game with turns, the last action before the cut of a rollout may not be: others have still to move, and pay the
+    agent or end the game, and what the agent sees out of turn is nothing that its critic can judge. Such an action is
+    not learned from; the ones before it are, from the value of what the agent saw on that turn.
+    """
+    assert rollout.acts is not None
+    come = jnp.concatenate([rollout.valid | rollout.ended, rollout.acts[None]])
+    later = jax.lax.cummax(come.astype(jnp.int8), axis=0, reverse=True)[1:].astype(bool)
+    return later | rollout.ended
 
 
 def rewards(policy: TeamPolicy, rollout: Rollout) -> jax.Array:
