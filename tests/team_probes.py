@@ -237,3 +237,10 @@ class Clocks:
             truncated=each(self.roster.agents, False),
             alive={a: (now >= join) & (now < end) for a, join, end in lives},
         )
+
+
+class HighestWins(RockPaperScissors):
+    """Two players name a number from 0 to 2, once an episode; the higher one wins."""
+
+    id = "highest-wins"
+    PAYS = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 0]], np.float32)

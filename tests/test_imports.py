@@ -33,14 +33,15 @@ ALLOWED = {
     "collect": "compiling config errors seeding spaces envs policy ppo",
     "summary": "",
     "evaluate": "compiling config errors seeding summary teams envs policy ppo collect",
+    "matches": "compiling config envs evaluate policy ppo",
     "trace": "compiling config errors seeding spaces envs policy evaluate",
     "record": "config errors seeding spaces envs policy evaluate trace track",
     "run": "config errors settings envs policy track train",
     "track": "_version config errors files settings seeding presets",
     "pyfunc": "policy",
     "tables": "settings track experiment",
-    "train": "compiling config errors seeding settings presets teams tensors envs policy ppo collect evaluate trace "
-    "track record",
+    "train": "compiling config errors seeding settings presets teams tensors envs policy ppo collect evaluate matches "
+    "trace track record",
     "experiment": "_version compiling config errors files presets seeding settings spaces envs policy ppo collect "
     "evaluate summary trace record run tables track train",
 }

@@ -19,6 +19,7 @@ from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, Norma
 from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.team import arranged, named_groups
 from proximo.errors import UserError
+from proximo.matches import Matches
 from proximo.policy.networks import Network
 from proximo.policy.team import TeamPolicy, self_play
 from proximo.ppo.advantages import advantages
@@ -29,7 +30,7 @@ from proximo.record import record
 from proximo.settings import build
 from proximo.teams import Roster, Team
 from proximo.trace import trace
-from team_probes import Clocks, Ghosts, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
+from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 
@@ -41,6 +42,11 @@ def train(env, path, **keywords):
 
 def rows(path):
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(path):
+    """The rows of a run without what differs from run to run."""
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
 
 
 # ---- advantages
@@ -286,9 +292,8 @@ def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
         path = tmp_path / str(fill)
         settings = SEEN_BY[seen_by] | dict(total_timesteps=3 * 32, eval_frequency=2, workers=0)
         trainer, result = train(GHOSTS[kind](fill), path, **settings)
-        timeless = [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
         told = trace(trainer.env, trainer.agent, EnvConfig(), 0)
-        runs.append((timeless, result["final_eval"], told["value"]))
+        runs.append((timeless(path), result["final_eval"], told["value"]))
     assert np.isfinite(runs[0][2]).all()
     assert runs[0] == runs[1]
 
@@ -469,6 +474,64 @@ def test_opponents_act_by_their_own_policy_and_teach_nothing():
     assert rollout.valid.all()
 
 
+ROCK, PAPER, SCISSORS = range(3)
+RPS = {"compiled": RockPaperScissors, "host": lambda: zoo_probes.RockPaperScissors}
+
+
+@pytest.mark.parametrize("kind", RPS)
+def test_matches_against_the_first_policy_and_the_pool(kind):
+    """Ours shows rock, and beats the first policy, which shows scissors. Of the pool one shows paper, and wins, one
+    scissors, and one rock: 1/2 of the games. Of places that nothing was put into, nobody plays."""
+    source = envs.make(RPS[kind]())
+    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(selfplay=0.5), 4)
+    params = policy.init(jax.random.key(0))
+    config = build({"env.num_envs": 4, "eval.episodes": 10, "env.workers": 0})
+    state = initial_state(policy, params, policy.initial_stats(), config)
+
+    def always(action):
+        shown = jax.tree.map(jnp.array, params)
+        head = shown["all"]["actor"]["Dense_2"]
+        head["bias"] = head["bias"] * 0 + 100 * jax.nn.one_hot(action, 3)
+        return shown
+
+    def kept(action):
+        return {"params": {"all": {"actor": always(action)["all"]["actor"]}}, "stats": {"all": None}}
+
+    pool = [kept(action) for action in (PAPER, SCISSORS, ROCK, PAPER, PAPER)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pool)
+    state = state.replace(params=always(ROCK), pool={"kept": stacked, "count": jnp.int32(3), "first": kept(SCISSORS)})
+    matches = Matches(source, policy, config)
+    assert matches(state) == {"win_rate": 0.75, "win_rate_first": 1.0, "win_rate_pool": 0.5}
+    assert matches(state, lambda: True) is None
+    worse = state.replace(params=always(PAPER))
+    assert matches(worse)["win_rate_first"] == 0.0
+    matches.close()
+
+
+QUICK_PLAY = dict(num_envs=16, selfplay=0.5, selfplay_every=2, learning_rate=3e-3, minibatch_size=64, eval_episodes=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frequency", [2, 0])
+def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency, tmp_path):
+    """What one side wins the other loses: all policies have the same return, 0."""
+    settings = QUICK_PLAY | dict(total_timesteps=20 * 128, eval_frequency=frequency)
+    _, result = train(HighestWins(), tmp_path / "run", **settings)
+    found, best, last = rows(tmp_path / "run"), result["best_policy"], result["final_eval"]
+    assert last["return_mean"] == 0
+    assert last["win_rate_first"] > 0.75
+    assert last["win_rate"] == pytest.approx((last["win_rate_first"] + last["win_rate_pool"]) / 2)
+    name, by = ("eval/win_rate", "evaluation") if frequency else ("selfplay/win_rate", "training")
+    assert best["by"] == f"win rate in {by}"
+    judged = {row["step"]: row[name] for row in found if name in row} | (
+        {20 * 128: last["win_rate"]} if frequency else {}
+    )
+    assert best["step"] > min(judged)
+    assert best["score"] == judged[best["step"]] > judged[min(judged)]
+    if frequency:
+        assert best["score"] == max(judged.values())
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -585,6 +648,8 @@ def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
     assert again.train()["resumed"] == [{"step": 160, "exact": True}]
     for one, other in zip(jax.tree.leaves(whole.agent.params), jax.tree.leaves(again.agent.params), strict=True):
         np.testing.assert_array_equal(one, other)
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
+    assert ("eval/win_rate" in rows(tmp_path / "cut")[5]) == ("selfplay" in settings)
 
 
 def rps():

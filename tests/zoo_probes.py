@@ -144,6 +144,35 @@ class Clocks(Lifetimes):
         return {agent: np.full(1, 7, np.float32) for agent in agents}
 
 
+class RockPaperScissors(ParallelEnv):
+    """`team_probes.RockPaperScissors` in host form."""
+
+    metadata: ClassVar = {"name": "rock-paper-scissors", "render_modes": []}
+    render_mode = None
+    PAYS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], np.float32)
+
+    def __init__(self):
+        self.possible_agents = ["one", "other"]
+        self.space, self.action = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(3)
+
+    def observation_space(self, agent):
+        return self.space
+
+    def action_space(self, agent):
+        return self.action
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, np.ones(1, np.float32)), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        pay = float(self.PAYS[actions["one"], actions["other"]])
+        each = lambda value: dict.fromkeys(self.possible_agents, value)  # noqa: E731
+        self.agents = []
+        rewards = {"one": pay, "other": -pay}
+        return each(np.ones(1, np.float32)), rewards, each(True), each(False), {agent: {} for agent in rewards}
+
+
 class Kinds(ParallelEnv):
     """A dog with its mask in what it sees, a cat with its mask in its info, a text and a code that starts at 5, an owl
     without a mask. The cat leaves in the first step, the others are cut after three."""

@@ -143,11 +143,12 @@ def rewards(policy: TeamPolicy, rollout: Rollout) -> jax.Array:
 
 
 def initial_pool(policy: TeamPolicy, params: Tree, stats: Tree) -> Tree:
-    """The earlier policies that opponents play by: at first, the one that there is."""
+    """The earlier policies that opponents play by: at first, the one that there is. That one is kept for ever besides,
+    for evaluations."""
     assert policy.selfplay is not None
     size = policy.selfplay.size
     room = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype).at[0].set(leaf), _kept(params, stats))
-    return {"kept": room, "count": jnp.int32(1)}
+    return {"kept": room, "count": jnp.int32(1), "first": _kept(params, stats)}
 
 
 def updated_pool(policy: TeamPolicy, state: TrainState) -> Tree:
@@ -160,11 +161,16 @@ def updated_pool(policy: TeamPolicy, state: TrainState) -> Tree:
     taken = due & (slot < size)
     place = lambda room, leaf: jnp.where(taken, room.at[slot].set(leaf, mode="drop"), room)  # noqa: E731
     kept = jax.tree.map(place, pool["kept"], _kept(state.params, state.obs_stats))
-    return {"kept": kept, "count": pool["count"] + due.astype(jnp.int32)}
+    return {"kept": kept, "count": pool["count"] + due.astype(jnp.int32), "first": pool["first"]}
 
 
 def _kept(params: Tree, stats: Tree) -> Tree:
     return {"params": {name: part_of(own, "actor") for name, own in params.items()}, "stats": stats}
+
+
+def scores(own: Any, best: Any) -> jax.Array:
+    """What a side has won whose agents got `own`, where the best of the other sides got `best`: a draw counts half."""
+    return jnp.where(own > best, 1.0, jnp.where(own == best, 0.5, 0.0))
 
 
 def with_scores(policy: TeamPolicy, episodes: Episodes) -> Episodes:
@@ -178,6 +184,6 @@ def with_scores(policy: TeamPolicy, episodes: Episodes) -> Episodes:
     ours = jax.nn.one_hot(np.arange(play.learns.shape[0]) % num_sides, num_sides, dtype=jnp.bool_)  # [E, S]
     best = jnp.where(ours[None], -jnp.inf, means).max(-1)
     own = jnp.where(ours[None], means, -jnp.inf).max(-1)
-    score = jnp.where(own > best, 1.0, jnp.where(own == best, 0.5, 0.0))
+    score = scores(own, best)
     opposed = np.arange(play.learns.shape[0]) < play.num_envs
     return replace(episodes, score=jnp.where(opposed[None], score, -1.0))
