@@ -29,7 +29,7 @@ class Matches:
         assert policy.selfplay is not None
         self._sides = list(policy.selfplay.sides.values())
         match: Any = shared(lambda: Match(policy), "match", Same(policy))
-        games = -(-config.eval.episodes // (2 * len(self._sides)))
+        games = -(-config.eval.episodes // len(self._sides))  # of each side, against each opponent
         self._evaluator = make_evaluator(source, match, games, config.env, config.seed, deterministic=False)
 
     @property
