@@ -152,3 +152,95 @@ class RockPaperScissors:
             truncated=each(agents, False),
             alive=each(agents, not ended),
         )
+
+
+class Ghosts(Lifetimes):
+    """`Lifetimes` in which whoever is not there sees `fill`: the dead, in the step in which they die too, and those who
+    have not joined."""
+
+    id = "ghosts"
+
+    def __init__(self, fill):
+        self.fill = fill
+
+    def _report(self, now, moved):
+        report = super()._report(now, moved)
+        fill = jnp.full(1, self.fill, jnp.float32)
+        return report.replace(obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
+
+
+class Rotation:
+    """Three players in turn, one a step; in step t of a game, whoever's turn it is, player i is paid 10 i + t, and all
+    see t. A game has `moves` moves."""
+
+    id = "rotation"
+    max_steps = None
+    roster = Roster(
+        observation_spaces=each(("p_0", "p_1", "p_2"), spaces.Box(0, 1000, (1,), np.float32)),
+        action_spaces=each(("p_0", "p_1", "p_2"), spaces.Discrete(2)),
+    )
+
+    def __init__(self, moves):
+        self.moves = moves
+
+    def reset(self, key):
+        return jnp.int32(0), self._report(jnp.int32(0))
+
+    def step(self, key, state, actions):
+        return state + 1, self._report(state + 1)
+
+    def _report(self, now):
+        agents, over = self.roster.agents, now == self.moves
+        return TeamTransition(
+            obs=each(agents, now.astype(jnp.float32)[None]),
+            reward={agent: 10.0 * i + (now - 1).astype(jnp.float32) for i, agent in enumerate(agents)},
+            terminated=each(agents, over),
+            truncated=each(agents, False),
+            alive=each(agents, ~over),
+            acts={agent: now % 3 == i for i, agent in enumerate(agents)},
+        )
+
+
+class Clocks:
+    """Agents that join and die as in `Lifetimes`, and are paid 1 for naming the number of steps that they have been
+    there. Only memory knows it, and only memory that was empty when they joined. All see 7, those who are not there
+    too. It is drawn as a picture of what all were paid."""
+
+    id = "clocks"
+    max_steps = 6
+    JOINS, ENDS = Lifetimes.JOINS, Lifetimes.ENDS
+    PAID = (3, 6, 3)  # at most, in an episode
+    roster = Roster(
+        observation_spaces=each(("a_0", "a_1", "a_2"), spaces.Box(0, 10, (1,), np.float32)),
+        action_spaces=each(("a_0", "a_1", "a_2"), spaces.Discrete(8)),
+    )
+
+    def reset(self, key):
+        return (jnp.int32(0), jnp.float32(0)), self._report(jnp.int32(0), each(self.roster.agents, 0.0), False)
+
+    def step(self, key, state, actions):
+        now, total = state
+        lives = zip(self.roster.agents, self.JOINS, self.ENDS, strict=True)
+        right = {a: (actions[a] == now - join) & (now >= join) & (now < end) for a, join, end in lives}
+        paid = {a: flag.astype(jnp.float32) for a, flag in right.items()}
+        return (now + 1, total + sum(paid.values())), self._report(now + 1, paid, True)
+
+    def render(self, state):
+        return np.full((8, 8, 3), state[1], np.uint8)
+
+    def _report(self, now, reward, moved):
+        lives = list(zip(self.roster.agents, self.JOINS, self.ENDS, strict=True))
+        return TeamTransition(
+            obs=each(self.roster.agents, jnp.full(1, 7.0)),
+            reward=reward,
+            terminated={a: (now == end) if moved else False for a, _, end in lives},
+            truncated=each(self.roster.agents, False),
+            alive={a: (now >= join) & (now < end) for a, join, end in lives},
+        )
+
+
+class HighestWins(RockPaperScissors):
+    """Two players name a number from 0 to 2, once an episode; the higher one wins."""
+
+    id = "highest-wins"
+    PAYS = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 0]], np.float32)

@@ -37,6 +37,7 @@ ALLOWED = {
     "collect": "compiling config errors seeding spaces envs policy ppo",
     "summary": "",
     "evaluate": "compiling config errors seeding summary teams envs policy ppo collect",
+    "matches": "compiling config envs evaluate policy ppo",
     "trace": "compiling config errors seeding spaces envs policy evaluate",
     "record": "config errors seeding spaces envs policy evaluate trace track",
     "run": "config errors files settings envs policy track train",
@@ -44,7 +45,7 @@ ALLOWED = {
     "pyfunc": "policy",
     "tables": "printing settings track experiment",
     "train": "compiling config errors files processes seeding settings spaces presets teams tensors envs policy ppo "
-    "collect evaluate trace track record",
+    "collect evaluate matches trace track record",
     "experiment": "_version compiling config credentials errors files presets printing processes seeding settings "
     "spaces yaml_file envs policy ppo collect evaluate summary trace record run tables track train",
 }

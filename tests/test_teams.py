@@ -1,6 +1,7 @@
 """Many agents: groups, lifetimes, what critics see, self-play, and what is saved of them."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +10,27 @@ import pytest
 from gymnasium import spaces
 
 import probes
+import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
 from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.collect.compiled import collect, initial_collect_state
-from proximo.config import AgentsConfig, Config, NetworkConfig, NormalizeConfig
+from proximo.collect.host import HostCollector, tally
+from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.team import arranged, named_groups
 from proximo.errors import UserError
+from proximo.matches import Matches
 from proximo.policy.networks import Network
 from proximo.policy.team import TeamPolicy, self_play
 from proximo.ppo.advantages import advantages
 from proximo.ppo.rollout import Episodes
 from proximo.ppo.team import group_state, initial_state, rewards, rollout_of, updated_pool, with_scores
 from proximo.ppo.update import training_samples
+from proximo.record import record
 from proximo.settings import build
 from proximo.teams import Roster, Team
-from team_probes import Lifetimes, RockPaperScissors, TwoKinds, Weather
+from proximo.trace import trace
+from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 
@@ -36,6 +42,11 @@ def train(env, path, **keywords):
 
 def rows(path):
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(path):
+    """The rows of a run without what differs from run to run."""
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
 
 
 # ---- advantages
@@ -95,6 +106,57 @@ def test_the_turns_of_others_take_no_time():
     np.testing.assert_array_equal(target[np.array([0, 2]), 0], [4.5, -1.0])
 
 
+def samples_of(kind, env, num_rollouts, **settings):
+    """Of rollouts one after the other, in one environment, by players that are judged by what they see: whose actions
+    are learned from [T, A], and the advantages."""
+    config = build({"env.num_envs": 1, "ppo.normalize_advantages": "none", "env.workers": 0, **settings})
+    source = envs.make(env)
+    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1, sees_time)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    if kind == "compiled":
+        lanes = Lanes(source, 1)
+        at = initial_collect_state(lanes, policy, config)
+    else:
+        collector = HostCollector(source.lanes(1, config.env), policy, config)
+        at = collector.start(0)
+    for _ in range(num_rollouts):
+        if kind == "compiled":
+            at, rollout, _ = collect(state, at, lanes, policy, config)
+        else:
+            collected = collector.collect(state, at, bool)
+            at, _ = tally(at, collected, None)
+            rollout = jax.tree.map(jnp.array, collected.rollout)
+        part = rollout_of(policy, "all", rollout)
+        samples, _ = training_samples(group_state(state, "all"), part, part.reward, policy.groups["all"], config)
+        shape = (config.ppo.rollout_length, len(source.spec.team.agents))
+        yield np.asarray(samples.valid.reshape(shape)), np.asarray(samples.advantage.reshape(shape))
+
+
+ROTATION = {"compiled": Rotation, "host": lambda moves: partial(zoo_probes.Rotation, moves)}
+NONE = np.nan
+
+
+@pytest.mark.parametrize("kind", ROTATION)
+@pytest.mark.parametrize(
+    ("moves", "by_hand"),
+    [
+        # p_0 acts at 0, is paid 0 + 1 + 2 until its next turn, where V = 3: 3 + 3/2 - 0. What comes of its action at 3,
+        # and of that of p_2 at 2, is not known at the cut. p_1 is on turn again at the cut: 11 + 12 + 13 + 4/2 - 1.
+        (99, [[4.5, NONE, NONE], [NONE, 37, NONE], [NONE] * 3, [NONE] * 3]),
+        # p_1 from 4 to 7: 14 + 15 + 16 + 7/2 - 4. p_2 from 5 to the cut at 8: 25 + 26 + 27 + 8/2 - 5.
+        (99, [[NONE, 44.5, NONE], [NONE, NONE, 77], [NONE] * 3, [NONE] * 3]),
+        # The game ends with the move at 6. p_1: 14 + 15 + 16 - 4; p_2: 25 + 26 - 5; p_0: 6 - 6. Another one begins.
+        (7, [[NONE, 41, NONE], [NONE, NONE, 46], [0, NONE, NONE], [NONE] * 3]),
+    ],
+)
+def test_what_is_paid_after_a_cut_is_lost_to_no_action_that_is_learned_from(kind, moves, by_hand):
+    """gamma = lambda = 1/2, rollouts of four steps: the second one of them, but for the first row above."""
+    settings = {"ppo.rollout_length": 4, "ppo.minibatch_size": 4, "ppo.gamma": 0.5, "ppo.gae_lambda": 0.5}
+    first, second = samples_of(kind, ROTATION[kind](moves), 2, **settings)
+    valid, advantage = first if by_hand[0][0] == 4.5 else second
+    np.testing.assert_array_equal(np.where(valid, advantage, NONE), by_hand)
+
+
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
 def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
     rng = np.random.default_rng(0)
@@ -107,7 +169,8 @@ def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
 
 
 def test_the_team_is_paid_the_mean_of_those_who_are_there():
-    """In step 2 all three are there, (2 + 12 + 22) / 3; in step 3 a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is."""
+    """In step 1, after which a_2 joins, two are there, (1 + 11) / 2; in step 2 all three, (2 + 12 + 22) / 3; in step 3
+    a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is there."""
     env = envs.make(Lifetimes()).arranged(AgentsConfig(reward="team"))
     config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
     policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(reward="team"), 1)
@@ -115,9 +178,124 @@ def test_the_team_is_paid_the_mean_of_those_who_are_there():
     lanes = Lanes(env, 1)
     _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
     paid = rewards(policy, rollout)[:, 0]
+    np.testing.assert_array_equal(paid[1], [6, 6, 0])
     np.testing.assert_array_equal(paid[2], [12, 12, 12])
     np.testing.assert_array_equal(paid[3], [0, 18, 18])
     np.testing.assert_array_equal(paid[5], [0, 15, 0])
+
+
+@pytest.mark.parametrize(
+    ("sides", "paid"),
+    [
+        ({"odd": ("a_1",), "even": ("a_0", "a_2")}, [[0, 10, 0], [1, 11, 0], [12, 12, 12], [0, 13, 23], [0, 15, 0]]),
+        ({"low": ("a_0", "a_1"), "high": ("a_2",)}, [[5, 5, 0], [6, 6, 0], [7, 7, 22], [0, 13, 23], [0, 15, 0]]),
+    ],
+)
+def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(sides, paid):
+    """Agent i is paid 10 i + t in step t: in step 2 the even ones (2 + 22) / 2. Over all, what one side wins the other
+    loses would leave nothing to learn."""
+    agents = AgentsConfig(reward="team", selfplay=1.0, sides=sides)
+    env = envs.make(Lifetimes()).arranged(agents)
+    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
+    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), agents, 1)
+    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
+    lanes = Lanes(env, 1)
+    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
+    np.testing.assert_array_equal(rewards(policy, rollout)[np.array([0, 1, 2, 3, 5]), 0], paid)
+
+
+# ---- memory
+
+
+def counts_steps(policy):
+    """Networks that remember how often they were asked: the actor does that number, the critic expects it."""
+
+    def network(head):
+        init = lambda key, seen: ({"unused": jnp.zeros(1)}, jnp.zeros((1, 1)))  # noqa: E731
+        apply = lambda params, carry, seen: (carry + 1, head(carry) + 0 * params["unused"][None])  # noqa: E731
+        return Network(init, apply)
+
+    return {
+        "actor": network(lambda carry: 100 * jax.nn.one_hot(carry[:, 0].astype(jnp.int32), 8)),
+        "critic": network(lambda carry: carry),
+    }
+
+
+CLOCKS = {"compiled": Clocks, "host": lambda: zoo_probes.Clocks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLOCKS)
+@pytest.mark.parametrize("length", [12, 5])
+def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
+    """In training and in evaluation, wherever a rollout is cut. An action that the update took for another one would
+    have a log-probability of -100."""
+    size = dict(num_envs=4, rollout_length=length, sequence_length=length, minibatch_size=length, workers=0)
+    trainer = PPOTrainer(
+        CLOCKS[kind](),
+        network=counts_steps,
+        out=tmp_path / "run",
+        preset=False,
+        total_timesteps=4 * 12 * 5,
+        eval_frequency=3,
+        eval_episodes=3,
+        **size,
+    )
+    result = trainer.train()
+    for row in rows(tmp_path / "run"):
+        for agent, paid in zip(trainer.agent.policy.team.agents, Clocks.PAID, strict=True):
+            assert row.get(f"recent/agent/{agent}/return_mean") in (paid, None)
+            assert row.get(f"eval/agent/{agent}/return_mean", paid) == paid
+        assert row["ppo/approx_kl"] == pytest.approx(0, abs=1e-6)
+        assert row["loss/entropy"] == pytest.approx(0, abs=1e-6)
+    assert result["final_eval"]["return_mean"] == sum(Clocks.PAID) / 3
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_who_is_traced_and_filmed_remembers_as_in_training(kind):
+    source = envs.make(CLOCKS[kind]())
+    team = TeamAgent(source.spec.team, Config(), network=counts_steps)
+    assert trace(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
+    frames, _ = record(source, team, EnvConfig(), 0)
+    assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
+
+
+def test_a_team_in_use_remembers_as_in_training():
+    env = zoo_probes.Clocks()
+    team = TeamAgent(envs.make(zoo_probes.Clocks).spec.team, Config(), network=counts_steps)
+    for _ in range(2):
+        team.reset()
+        (obs, _), paid = env.reset(), dict.fromkeys(env.possible_agents, 0)
+        while env.agents:
+            obs, rewards, *_ = env.step(team.act({agent: obs[agent] for agent in env.agents}))
+            paid = {agent: paid[agent] + rewards.get(agent, 0) for agent in paid}
+        assert tuple(paid.values()) == Clocks.PAID
+
+
+# ---- whoever is not there
+
+
+GHOSTS = {"compiled": Ghosts, "host": lambda fill: partial(zoo_probes.Ghosts, fill)}
+SEEN_BY = {
+    "central": {"critic": "central", "normalize_observations": True, "max_steps_per_episode": 4},
+    "memory": {"memory": "gru", "normalize_observations": True, "reward": "team"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GHOSTS)
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
+    """Not a bit of a run. With a limit of 4 steps a_0 is dead when the others are cut, without one all die."""
+    runs = []
+    for fill in (np.nan, 50.0):
+        path = tmp_path / str(fill)
+        settings = SEEN_BY[seen_by] | dict(total_timesteps=3 * 32, eval_frequency=2, workers=0)
+        trainer, result = train(GHOSTS[kind](fill), path, **settings)
+        told = trace(trainer.env, trainer.agent, EnvConfig(), 0)
+        runs.append((timeless(path), result["final_eval"], told["value"]))
+    assert np.isfinite(runs[0][2]).all()
+    assert runs[0] == runs[1]
 
 
 # ---- groups
@@ -296,6 +474,64 @@ def test_opponents_act_by_their_own_policy_and_teach_nothing():
     assert rollout.valid.all()
 
 
+ROCK, PAPER, SCISSORS = range(3)
+RPS = {"compiled": RockPaperScissors, "host": lambda: zoo_probes.RockPaperScissors}
+
+
+@pytest.mark.parametrize("kind", RPS)
+def test_matches_against_the_first_policy_and_the_pool(kind):
+    """Ours shows rock, and beats the first policy, which shows scissors. Of the pool one shows paper, and wins, one
+    scissors, and one rock: 1/2 of the games. Of places that nothing was put into, nobody plays."""
+    source = envs.make(RPS[kind]())
+    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(selfplay=0.5), 4)
+    params = policy.init(jax.random.key(0))
+    config = build({"env.num_envs": 4, "eval.episodes": 10, "env.workers": 0})
+    state = initial_state(policy, params, policy.initial_stats(), config)
+
+    def always(action):
+        shown = jax.tree.map(jnp.array, params)
+        head = shown["all"]["actor"]["Dense_2"]
+        head["bias"] = head["bias"] * 0 + 100 * jax.nn.one_hot(action, 3)
+        return shown
+
+    def kept(action):
+        return {"params": {"all": {"actor": always(action)["all"]["actor"]}}, "stats": {"all": None}}
+
+    pool = [kept(action) for action in (PAPER, SCISSORS, ROCK, PAPER, PAPER)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pool)
+    state = state.replace(params=always(ROCK), pool={"kept": stacked, "count": jnp.int32(3), "first": kept(SCISSORS)})
+    matches = Matches(source, policy, config)
+    assert matches(state) == {"win_rate": 0.75, "win_rate_first": 1.0, "win_rate_pool": 0.5}
+    assert matches(state, lambda: True) is None
+    worse = state.replace(params=always(PAPER))
+    assert matches(worse)["win_rate_first"] == 0.0
+    matches.close()
+
+
+QUICK_PLAY = dict(num_envs=16, selfplay=0.5, selfplay_every=2, learning_rate=3e-3, minibatch_size=64, eval_episodes=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frequency", [2, 0])
+def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency, tmp_path):
+    """What one side wins the other loses: all policies have the same return, 0."""
+    settings = QUICK_PLAY | dict(total_timesteps=20 * 128, eval_frequency=frequency)
+    _, result = train(HighestWins(), tmp_path / "run", **settings)
+    found, best, last = rows(tmp_path / "run"), result["best_policy"], result["final_eval"]
+    assert last["return_mean"] == 0
+    assert last["win_rate_first"] > 0.75
+    assert last["win_rate"] == pytest.approx((last["win_rate_first"] + last["win_rate_pool"]) / 2)
+    name, by = ("eval/win_rate", "evaluation") if frequency else ("selfplay/win_rate", "training")
+    assert best["by"] == f"win rate in {by}"
+    judged = {row["step"]: row[name] for row in found if name in row} | (
+        {20 * 128: last["win_rate"]} if frequency else {}
+    )
+    assert best["step"] > min(judged)
+    assert best["score"] == judged[best["step"]] > judged[min(judged)]
+    if frequency:
+        assert best["score"] == max(judged.values())
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -412,6 +648,8 @@ def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
     assert again.train()["resumed"] == [{"step": 160, "exact": True}]
     for one, other in zip(jax.tree.leaves(whole.agent.params), jax.tree.leaves(again.agent.params), strict=True):
         np.testing.assert_array_equal(one, other)
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
+    assert ("eval/win_rate" in rows(tmp_path / "cut")[5]) == ("selfplay" in settings)
 
 
 def rps():

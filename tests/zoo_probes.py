@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from faulty import RESET_OFFSET, RESTART_STRIDE
 
@@ -61,6 +61,116 @@ class Leaving(Lifetimes):
             for report in (obs, rewards, terminations, truncations, infos):
                 report.pop("a_2")
         return obs, rewards, terminations, truncations, infos
+
+
+class Ghosts(Lifetimes):
+    """`team_probes.Ghosts` in host form."""
+
+    metadata: ClassVar = {"name": "ghosts", "render_modes": []}
+
+    def __init__(self, fill):
+        super().__init__()
+        self.fill = fill
+
+    def look(self, agents):
+        seen = {agent: self.now if agent in self.agents else self.fill for agent in self.possible_agents}
+        return {agent: np.full(1, number, np.float32) for agent, number in seen.items()}
+
+
+class Rotation(AECEnv):
+    """`team_probes.Rotation` in host form."""
+
+    metadata: ClassVar = {"name": "rotation", "render_modes": [], "is_parallelizable": False}
+    render_mode = None
+
+    def __init__(self, moves):
+        super().__init__()
+        self.moves, self.possible_agents = moves, ["p_0", "p_1", "p_2"]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, spaces.Box(0, 1000, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(2))
+
+    def observation_space(self, agent):
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent):
+        return self.action_spaces[agent]
+
+    def observe(self, agent):
+        return np.full(1, self.now, np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.now, self.agents, self.agent_selection = 0, list(self.possible_agents), "p_0"
+        self.rewards, self._cumulative_rewards = (dict.fromkeys(self.agents, 0.0) for _ in range(2))
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action):
+        if self.terminations[self.agent_selection]:
+            return self._was_dead_step(action)
+        self._cumulative_rewards[self.agent_selection] = 0.0
+        self.rewards = {agent: 10.0 * i + self.now for i, agent in enumerate(self.possible_agents)}
+        self.now += 1
+        self.terminations = dict.fromkeys(self.agents, self.now == self.moves)
+        self.agent_selection = self.possible_agents[self.now % 3]
+        self._accumulate_rewards()
+        return None
+
+
+class Clocks(Lifetimes):
+    """`team_probes.Clocks` in host form."""
+
+    metadata: ClassVar = {"name": "clocks", "render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.action = spaces.Box(0, 10, (1,), np.float32), spaces.Discrete(8)
+
+    def step(self, actions):
+        joins = dict(zip(self.possible_agents, self.JOINS, strict=True))
+        paid = {agent: float(action == self.now - joins[agent]) for agent, action in actions.items()}
+        self.total += sum(paid.values())
+        obs, _, *flags = super().step(actions)
+        return obs, dict.fromkeys(obs, 0.0) | paid, *flags
+
+    def reset(self, seed=None, options=None):
+        self.total = 0
+        return super().reset(seed, options)
+
+    def render(self):
+        return np.full((8, 8, 3), self.total, np.uint8)
+
+    def look(self, agents):
+        return {agent: np.full(1, 7, np.float32) for agent in agents}
+
+
+class RockPaperScissors(ParallelEnv):
+    """`team_probes.RockPaperScissors` in host form."""
+
+    metadata: ClassVar = {"name": "rock-paper-scissors", "render_modes": []}
+    render_mode = None
+    PAYS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], np.float32)
+
+    def __init__(self):
+        self.possible_agents = ["one", "other"]
+        self.space, self.action = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(3)
+
+    def observation_space(self, agent):
+        return self.space
+
+    def action_space(self, agent):
+        return self.action
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, np.ones(1, np.float32)), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        pay = float(self.PAYS[actions["one"], actions["other"]])
+        each = lambda value: dict.fromkeys(self.possible_agents, value)  # noqa: E731
+        self.agents = []
+        rewards = {"one": pay, "other": -pay}
+        return each(np.ones(1, np.float32)), rewards, each(True), each(False), {agent: {} for agent in rewards}
 
 
 class Kinds(ParallelEnv):

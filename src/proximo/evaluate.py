@@ -127,7 +127,7 @@ def evaluation(
 ) -> Evaluation:
     """What was played; of many agents, with the returns [N, A] of each."""
     each = {} if agents is None or team is None else team.by_name(agents.astype(np.float64))
-    return Evaluation(returns.astype(np.float64), lengths.astype(np.float64), successes, each)
+    return Evaluation(returns.astype(np.float64), lengths.astype(np.float64), successes, each, by_agent=agents)
 
 
 class CompiledEvaluator:

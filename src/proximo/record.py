@@ -134,11 +134,11 @@ class FilmedStage:
         obs, _, terminated, truncated, info = self.env.step(taken if spec.team is None else spec.team.apart(taken))
         return self._seen(obs, info, terminated=bool(terminated), truncated=bool(truncated))
 
-    def _seen(self, obs: Any, info: Any, **flags: bool) -> Seen:
+    def _seen(self, obs: Any, info: Any, **flags: Any) -> Seen:
         where = None if any(flags.values()) else self.source.mask_source
         mask = read_mask(self.env, obs, info, where) if where else None
         flat = None if mask is None else to_mask(self.env.action_space, mask)[None]
-        return Seen(self._adapter.batch(obs)[0], flat, **flags)
+        return Seen(self._adapter.batch(obs)[0], flat, **flags, forgotten=getattr(self.env, "forgotten", None))
 
 
 def compiled_frames(env: Any, actions: Actions, agent: AnyAgent, limit: int | None, seed: int) -> Frames:

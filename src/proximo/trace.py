@@ -16,6 +16,7 @@ from gymnasium import spaces
 from proximo.compiling import cached, compiled, jit, key_of
 from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
+from proximo.envs.compiled.team import shown
 from proximo.envs.keys import env_key
 from proximo.evaluate import Actions, step_limit
 from proximo.policy.team_agent import AnyAgent
@@ -39,6 +40,7 @@ class Seen:
     terminated: bool = False
     truncated: bool = False
     valid: bool = True
+    forgotten: Any = None  # [1, A] bool with many agents: whose memory is empty now; None: nobody's
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,17 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     judged = "critic" in agent.networks
 
     def decide(
-        key: jax.Array | None, number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
+        key: jax.Array | None,
+        number: jax.Array,
+        params: Tree,
+        stats: Any,
+        carry: Tree,
+        anew: jax.Array | None,
+        obs: Tree,
+        mask: Tree,
     ) -> tuple[Tree, Tree, jax.Array | None]:
+        if anew is not None:
+            carry = {name: policy.forget(part, anew) for name, part in carry.items()}
         memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
         if not judged:
             return {"actor": memory}, action, None
@@ -81,8 +92,8 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     yield None
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
-        before = (actions.key, np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
-        carry, action, value = jax.device_get(decision(*before))
+        now = (actions.key, np.int32(number), agent.params, agent.obs_stats)
+        carry, action, value = jax.device_get(decision(*now, carry, seen.forgotten, seen.obs, seen.action_mask))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
         number += 1
@@ -108,8 +119,8 @@ class JaxStage:
     def reset(self) -> Seen:
         # Keys, here and below, as `Lanes` makes them for its first lane.
         key = jax.random.split(self._key, 1)[0]
-        begin = lambda key: self.env.reset(key)  # noqa: E731  (not the method itself: see `Lanes`)
-        self.state, first = compiled(key_of("stage begins", env_key(self.env)), begin, key)(key)
+        self.state, first = compiled(key_of("stage begins", env_key(self.env)), self._begun, key)(key)
+        self._alive = first.alive
         return self._seen(first)
 
     def step(self, number: int, action: Tree) -> Seen:
@@ -122,13 +133,26 @@ class JaxStage:
         self.state = None if gone else state
         return seen
 
+    def _begun(self, key: jax.Array) -> tuple[Tree, Any]:
+        return self._told(*self.env.reset(key))
+
     def _stepped(self, key: jax.Array, number: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Any]:
         key = jax.random.split(jax.random.split(jax.random.fold_in(key, number), 1)[0])[0]
-        return self.env.step(key, state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], action))
+        return self._told(*self.env.step(key, state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], action)))
+
+    def _told(self, state: Tree, report: Any) -> tuple[Tree, Any]:
+        """What an environment reports; of many agents, what those see who are there."""
+        team = self.env.spec.team
+        return state, report if team is None else replace(report, obs=shown(team, report.obs, report.alive))
 
     def _seen(self, moved: Any) -> Seen:
         obs, mask = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (moved.obs, moved.action_mask))
-        return Seen(obs, mask, *outcome(moved.reward, moved.terminated, moved.truncated, moved.over))
+        told = outcome(moved.reward, moved.terminated, moved.truncated, moved.over)
+        if moved.alive is None:
+            return Seen(obs, mask, *told)
+        there, self._alive = self._alive, moved.alive
+        anew = ~there | ~moved.alive | moved.terminated | moved.truncated
+        return Seen(obs, mask, *told, forgotten=np.asarray(anew)[None])
 
 
 class LaneStage:
@@ -153,7 +177,8 @@ class LaneStage:
         over = None if moved.over is None else moved.over[0]
         told = outcome(moved.reward[0], moved.terminated[0], moved.truncated[0], over)
         obs, mask = jax.tree.map(np.copy, (moved.obs, moved.action_mask))  # they are views of what comes next
-        return Seen(obs, mask, *told, valid=bool(np.any(moved.valid[0])))
+        anew = None if over is None else np.array(moved.forgotten)
+        return Seen(obs, mask, *told, valid=bool(np.any(moved.valid[0])), forgotten=anew)
 
 
 def trace(

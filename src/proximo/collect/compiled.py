@@ -97,6 +97,8 @@ def collect(
         last_obs=end.obs,
         carry=start.carry,
         absent=moved.absent,
+        there=moved.there,
+        acts=None if moved.acts is None else moved.acts[-1],
     )
     return end, rollout, episodes
 

@@ -185,7 +185,8 @@ class HostCollector:
 
     def _collected(self, start: CollectState, memory: Tree) -> Collected:
         last_obs, last_mask = jax.tree.map(np.copy, at((self._obs, self._mask), self.steps))
-        rollout = replace(self._record, last_obs=last_obs, carry=start.carry)
+        acts = None if self._acts is None else self._acts.copy()
+        rollout = replace(self._record, last_obs=last_obs, carry=start.carry, acts=acts)
         return Collected(rollout, self._success, self._over, last_mask, memory)
 
     def _allocate(self, first: Timestep) -> None:
@@ -206,6 +207,7 @@ class HostCollector:
         self._whole = jax.tree.map(same_memory, (self._obs, self._mask)) if reads_record() else None
         self._success = np.zeros((steps, lanes), np.int8)
         self._over = None if first.over is None else np.zeros((steps, lanes), bool)
+        self._acts = None if first.acts is None else np.array(first.acts)
         each = (steps, *first.reward.shape)
         self._record = Rollout(
             obs=at(self._obs, slice(0, steps)),
@@ -219,6 +221,7 @@ class HostCollector:
             last_obs=None,
             carry=None,
             absent=None if first.absent is None else np.zeros(each, bool),
+            there=None if first.there is None else np.zeros(each, bool),
         )
         self._slots = [[self._slot(t, lanes) for lanes in self._lanes] for t in range(steps)]
 
@@ -226,7 +229,7 @@ class HostCollector:
         record, here = self._record, (t, lanes)
         following = at((self._obs, self._mask), (t + 1, lanes))
         flags = (record.reward, record.terminated, record.truncated, record.valid, self._success)
-        flags = at((*flags, self._over, record.absent), here)
+        flags = (*at((*flags, self._over, record.absent, record.there), here), at(self._acts, lanes))
         return Slot(
             seen=self._whole or at((self._obs, self._mask), here),
             action=jax.tree.leaves(at(record.action, here)),
@@ -270,8 +273,8 @@ def leave_out_voided(valid: np.ndarray, ended: np.ndarray) -> None:
 
 def _outcome(moved: Timestep) -> Tree:
     """What is written down of a step, in the order of `Slot.outcome`."""
-    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success, moved.over, moved.absent)
-    return (moved.obs, moved.action_mask), flags
+    flags = (moved.reward, moved.terminated, moved.truncated, moved.valid, moved.success)
+    return (moved.obs, moved.action_mask), (*flags, moved.over, moved.absent, moved.there, moved.acts)
 
 
 def _numpy(tree: Tree) -> Tree:

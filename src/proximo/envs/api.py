@@ -116,6 +116,8 @@ class Timestep:
     success: Array | None  # [L] bool, or None where the environment does not say
     over: Array | None = None  # [L] bool with many agents: the environment was reset
     absent: Array | None = None  # [L, A] bool with many agents: not there after the step, as all are when it is over
+    there: Array | None = None  # [L, A] bool with many agents: there before the step
+    acts: Array | None = None  # [L, A] bool with many agents: whose next action counts
 
     @property
     def ended(self) -> Array:
@@ -128,8 +130,11 @@ class Timestep:
 
     @property
     def forgotten(self) -> Array:
-        """After which steps memory is empty: where an episode ended, and where nothing counted."""
-        return self.ended | (~self.valid if self.absent is None else self.absent)
+        """After which steps memory is empty: where an episode ended, and where nothing counted. Of many agents: where
+        one was not there before the step, or is not after it."""
+        if self.absent is None or self.there is None:
+            return self.ended | ~self.valid
+        return self.ended | self.absent | ~self.there
 
 
 class CompiledEnv(Protocol):

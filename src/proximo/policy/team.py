@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -196,22 +197,20 @@ class TeamPolicy:
             alone = jax.tree.map(lambda leaf: leaf[None], (carry, obs))
             return part(self.act(then["params"], then["stats"], *alone), 0)
 
-        theirs = jax.vmap(one)(then, *known)
-        learns = self.selfplay.learns[lanes.start : last]
-
-        def mixed(name: str, ours: jax.Array, opponents: jax.Array) -> jax.Array:
-            flags = learns[:, self.team.members(name)]
-            wide = flags.reshape(flags.shape + (1,) * (ours.ndim - 2))
-            return ours.at[head].set(jnp.where(wide, ours[head], opponents))
-
-        found = tuple(
-            {
-                name: jax.tree.map(lambda a, b, name=name: mixed(name, a, b), ours[name], opponents[name])
-                for name in self.groups
-            }
-            for ours, opponents in zip((memory, outputs), theirs, strict=True)
-        )
+        theirs, learns = jax.vmap(one)(then, *known), self.selfplay.learns[lanes.start : last]
+        ours = (memory, outputs)
+        played = [self.mixed(learns, *both) for both in zip(part(ours, head), theirs, strict=True)]
+        found = jax.tree.map(lambda all, some: all.at[head].set(some), ours, tuple(played))
         return found[0], found[1]
+
+    def mixed(self, flags: Any, ours: Tree, theirs: Tree) -> Tree:
+        """Of dictionaries by group, what is `ours` for agents whose flags [E, A] or [1, A] are true, else `theirs`."""
+
+        def chosen(name: str, a: jax.Array, b: jax.Array) -> jax.Array:
+            own = flags[:, self.team.members(name)]
+            return jnp.where(own.reshape(own.shape + (1,) * (a.ndim - 2)), a, b)
+
+        return {name: jax.tree.map(partial(chosen, name), ours[name], theirs[name]) for name in self.groups}
 
     def split(self, tree: Tree, name: str) -> Tree:
         """Lanes [E * K, ...] of a group as [E, K, ...]."""
@@ -265,6 +264,22 @@ class TeamPolicy:
             for name, members in self.team.groups.items()
             for i, agent in enumerate(members)
         }
+
+
+class Match:
+    """Two of a team's policies against each other, for whoever asks a `TeamPolicy` to act. Parameters are {"side": [A]
+    bool, who plays by "ours", "ours": parameters, "theirs": parameters of the others}, and so are statistics."""
+
+    def __init__(self, policy: TeamPolicy):
+        self._policy = policy
+        self.key = key_of("match", policy.key)
+        self.distribution, self.recurrent = policy.distribution, policy.recurrent
+        self.initial_carry, self.forget = policy.initial_carry, policy.forget
+
+    def act(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, Tree]:
+        ours, theirs = (self._policy.act(params[who], stats[who], carry, obs) for who in ("ours", "theirs"))
+        memory, outputs = (self._policy.mixed(params["side"][None], *both) for both in zip(ours, theirs, strict=True))
+        return memory, outputs
 
 
 AnyPolicy = Policy | TeamPolicy

@@ -21,6 +21,7 @@ def advantages(
     gamma: Number,
     gae_lambda: Number,
     valid: Bool[Array, "T L"] | None = None,
+    settled: Bool[Array, "T L"] | None = None,
 ) -> tuple[Float[Array, "T L"], Float[Array, "T L"]]:
     """Advantages and value targets.
 
@@ -32,10 +33,12 @@ def advantages(
     truly led to, never of the one after the reset. `last_value` bootstraps the cut at the end of the rollout.
 
     Steps that are not `valid` are skipped: t + 1 is the next step that is, and what was paid, or ended, in between
-    belongs to the last one before. So the turns of others in a game take no time.
+    belongs to the last one before. So the turns of others in a game take no time. Of valid steps that are not `settled`
+    the advantage is not known, and is no part of those before, which are bootstrapped from V(s_t) there.
     """
     if valid is not None:
-        return _skipping(reward, value, terminated, truncated, final_value, last_value, gamma, gae_lambda, valid)
+        known = jnp.ones_like(valid) if settled is None else settled
+        return _skipping(reward, value, terminated, truncated, final_value, last_value, gamma, gae_lambda, valid, known)
     following = jnp.concatenate([value[1:], last_value[None]])
     following = jnp.where(truncated, final_value, following)
     delta = reward + gamma * jnp.where(terminated, 0.0, following) - value
@@ -60,20 +63,22 @@ def _skipping(
     gamma: Number,
     gae_lambda: Number,
     valid: jax.Array,
+    settled: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """From the last step to the first: the trace, the value that follows, what was paid since the last valid one."""
 
     def step(after: Any, now: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
         trace, following, paid = after
-        reward_t, value_t, terminated_t, truncated_t, final_t, valid_t = now
+        reward_t, value_t, terminated_t, truncated_t, final_t, valid_t, settled_t = now
         ended = terminated_t | truncated_t
         following = jnp.where(ended, jnp.where(terminated_t, 0.0, final_t), following)
         trace, paid = jnp.where(ended, 0.0, trace), reward_t + jnp.where(ended, 0.0, paid)
         advantage = paid + gamma * following - value_t + gamma * gae_lambda * trace
-        skipped, made = (trace, following, paid), (advantage, value_t, jnp.zeros_like(paid))
+        made = (jnp.where(settled_t, advantage, 0.0), value_t, jnp.zeros_like(paid))
+        skipped = (trace, following, paid)
         return tuple(jnp.where(valid_t, a, b) for a, b in zip(made, skipped, strict=True)), advantage
 
     zeros = jnp.zeros_like(last_value)
-    rows = (reward, value, terminated, truncated, final_value, valid)
+    rows = (reward, value, terminated, truncated, final_value, valid, settled)
     _, advantage = jax.lax.scan(step, (zeros, last_value, zeros), rows, reverse=True)
     return advantage, advantage + value

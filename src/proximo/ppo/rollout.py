@@ -33,6 +33,9 @@ class Rollout:
     last_obs: Tree  # [L, ...] what the policy sees next
     carry: Tree  # [L, ...] the memory at the start
     absent: Array | None = None  # [T, L] bool with many agents: not there after the step
+    there: Array | None = None  # [T, L] bool with many agents: there before the step
+    acts: Array | None = None  # [L] bool with many agents: whose next action counts
+    settled: Array | None = None  # [T, L] bool, of a group: whether what came of an action is known (`ppo.team`)
 
     @property
     def ended(self) -> Array:
@@ -40,8 +43,10 @@ class Rollout:
 
     @property
     def forgotten(self) -> Array:
-        """[T, L] after which steps memory is empty: where an episode ended, and where nothing counted."""
-        return self.ended | (~self.valid if self.absent is None else self.absent)
+        """[T, L] after which steps memory is empty: as `Timestep.forgotten`."""
+        if self.absent is None or self.there is None:
+            return self.ended | ~self.valid
+        return self.ended | self.absent | ~self.there
 
 
 @struct.dataclass

@@ -109,25 +109,46 @@ def rollout_of(policy: TeamPolicy, name: str, rollout: Rollout) -> Rollout:
         last_obs=together(policy.seen(name, rollout.last_obs, 1)),
         carry={part: together(carry[name]) for part, carry in rollout.carry.items()},
         absent=each(rollout.absent),
+        there=each(rollout.there),
+        settled=each(settled(rollout)),
     )
 
 
+def settled(rollout: Rollout) -> jax.Array:
+    """[T, E, A] of which actions all is known that came of them: until the agent's next turn, or its end.
+
+    In a game with turns, the last action before the cut of a rollout may not be: others have still to move, and pay the
+    agent or end the game, and what the agent sees out of turn is nothing that its critic can judge. Such an action is
+    not learned from; the ones before it are, from the value of what the agent saw on that turn.
+    """
+    assert rollout.acts is not None
+    come = jnp.concatenate([rollout.valid | rollout.ended, rollout.acts[None]])
+    later = jax.lax.cummax(come.astype(jnp.int8), axis=0, reverse=True)[1:].astype(bool)
+    return later | rollout.ended
+
+
 def rewards(policy: TeamPolicy, rollout: Rollout) -> jax.Array:
-    """[T, E, A] to learn from: each agent's own; or the team's mean, over those who could be paid: whoever acted, came
-    to an end, or was there after the step."""
-    if policy.reward == "own" or rollout.absent is None:
+    """[T, E, A] to learn from: each agent's own; or the mean over those who could be paid, being there when the step
+    was taken: those of the team, or with self-play those of the agent's side, since what one side wins others lose."""
+    if policy.reward == "own" or rollout.there is None:
         return rollout.reward
-    there = (rollout.valid | rollout.ended | ~rollout.absent).astype(jnp.float32)
-    mean = rollout.reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
+    there = rollout.there.astype(jnp.float32)
+    if policy.selfplay is None:
+        mean = rollout.reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
+    else:
+        flags = np.stack(list(policy.selfplay.sides.values())).astype(np.float32)
+        mates = flags.T @ flags  # [A, A] 1 for agents of one side
+        mean = (rollout.reward @ mates) / jnp.maximum(there @ mates, 1.0)
     return mean * there
 
 
 def initial_pool(policy: TeamPolicy, params: Tree, stats: Tree) -> Tree:
-    """The earlier policies that opponents play by: at first, the one that there is."""
+    """The earlier policies that opponents play by: at first, the one that there is. That one is kept for ever besides,
+    for evaluations."""
     assert policy.selfplay is not None
     size = policy.selfplay.size
     room = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype).at[0].set(leaf), _kept(params, stats))
-    return {"kept": room, "count": jnp.int32(1)}
+    return {"kept": room, "count": jnp.int32(1), "first": _kept(params, stats)}
 
 
 def updated_pool(policy: TeamPolicy, state: TrainState) -> Tree:
@@ -140,11 +161,16 @@ def updated_pool(policy: TeamPolicy, state: TrainState) -> Tree:
     taken = due & (slot < size)
     place = lambda room, leaf: jnp.where(taken, room.at[slot].set(leaf, mode="drop"), room)  # noqa: E731
     kept = jax.tree.map(place, pool["kept"], _kept(state.params, state.obs_stats))
-    return {"kept": kept, "count": pool["count"] + due.astype(jnp.int32)}
+    return {"kept": kept, "count": pool["count"] + due.astype(jnp.int32), "first": pool["first"]}
 
 
 def _kept(params: Tree, stats: Tree) -> Tree:
     return {"params": {name: part_of(own, "actor") for name, own in params.items()}, "stats": stats}
+
+
+def scores(own: Any, best: Any) -> jax.Array:
+    """What a side has won whose agents got `own`, where the best of the other sides got `best`: a draw counts half."""
+    return jnp.where(own > best, 1.0, jnp.where(own == best, 0.5, 0.0))
 
 
 def with_scores(policy: TeamPolicy, episodes: Episodes) -> Episodes:
@@ -158,6 +184,6 @@ def with_scores(policy: TeamPolicy, episodes: Episodes) -> Episodes:
     ours = jax.nn.one_hot(np.arange(play.learns.shape[0]) % num_sides, num_sides, dtype=jnp.bool_)  # [E, S]
     best = jnp.where(ours[None], -jnp.inf, means).max(-1)
     own = jnp.where(ours[None], means, -jnp.inf).max(-1)
-    score = jnp.where(own > best, 1.0, jnp.where(own == best, 0.5, 0.0))
+    score = scores(own, best)
     opposed = np.arange(play.learns.shape[0]) < play.num_envs
     return replace(episodes, score=jnp.where(opposed[None], score, -1.0))

@@ -139,9 +139,10 @@ def training_samples(
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
-        None if rollout.absent is None else rollout.valid,
+        None if rollout.settled is None else rollout.valid,
+        rollout.settled,
     )
-    valid = rollout.valid.reshape(-1)
+    valid = (rollout.valid if rollout.settled is None else rollout.valid & rollout.settled).reshape(-1)
     advantage = advantage.reshape(-1)
     if config.ppo.normalize_advantages == "batch":
         advantage = standardize_advantages(advantage, valid)

@@ -115,6 +115,9 @@ class Display(Console):
         if played:
             mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
             rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes"))
+        if played and "win_rate" in played:
+            won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
+            rows.insert(3, ("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
         for name, text in rows:
             table.add_row(f"[bold]{name}[/bold]", text)
         self.rich.print(verdict)

@@ -125,6 +125,16 @@ class History:
     def recent_return(self) -> float | None:
         return _mean(self._recent[0])
 
+    @property
+    def recent_score(self) -> float | None:
+        """What chooses the best policy where there are no evaluations: recent returns, with self-play recent wins."""
+        return self._win_rate if self.config.agents.selfplay else self.recent_return
+
+    @property
+    def _win_rate(self) -> float | None:
+        scores = self._recent[-1]
+        return _mean(scores[scores >= 0])
+
     def summary(self) -> Record:
         """The counters of a run, as `result.json` names them."""
         best = self.convergence.best_average
@@ -144,8 +154,9 @@ class History:
 
     @property
     def judged_by(self) -> str:
-        """Whose returns choose the best policy."""
-        return "evaluation" if self.config.eval.frequency else "training"
+        """Whose returns, or with self-play whose wins, choose the best policy."""
+        by = "evaluation" if self.config.eval.frequency else "training"
+        return f"win rate in {by}" if self.config.agents.selfplay else by
 
     def _take(self, report: UpdateReport) -> bool:
         """Whether an update counts: it is finite, or it was undone and the run may go on."""
@@ -198,8 +209,7 @@ class History:
         named = self.team.by_name(self._recent[3:last].T)
         found: Record = {f"recent/{name}/return_mean": _mean(returns) for name, returns in named.items()}
         if self.config.agents.selfplay:
-            scores = self._recent[last]
-            found["selfplay/win_rate"] = _mean(scores[scores >= 0])
+            found["selfplay/win_rate"] = self._win_rate
         return found
 
     def _reason(self, elapsed: float) -> str | None:

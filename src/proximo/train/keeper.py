@@ -94,7 +94,7 @@ class Keeper:
         if history.config.eval.frequency:
             return evaluated
         due = history.updates % _judged_every(history) == 0
-        return history.recent_return if due else None
+        return history.recent_score if due else None
 
     def finish(self, state: ProgramState, history: History) -> None:
         """The policy and the state at the end of the run, or of this part of it."""

@@ -16,6 +16,8 @@ from proximo.envs.team import teamed
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
 from proximo.files import shown
+from proximo.matches import Matches
+from proximo.policy.team import TeamPolicy
 from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import WATCHED
 from proximo.record import check_drawable
@@ -99,6 +101,7 @@ class PPOTrainer:
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
         self._evaluators: dict[int, Evaluator] = {}
+        self._matches = self._make_matches()
         self._start: Checkpoint | None = None
         self._more = False
 
@@ -233,6 +236,8 @@ class PPOTrainer:
         self.program.close()
         for evaluator in self._evaluators.values():
             evaluator.close()
+        if self._matches is not None:
+            self._matches.close()
 
     def __enter__(self) -> PPOTrainer:
         return self
@@ -292,19 +297,34 @@ class PPOTrainer:
         if self._evaluation_due(history):
             keeper.append(records[:-1])
             history.unfinished = last = records[-1]
-            summary = self._evaluation(self.config.eval.episodes, stop)
+            summary = self._full_evaluation(state, stop)
             if not summary:
                 return False
             last |= {f"eval/{name}": value for name, value in summary.items()}
-            evaluated = summary["return_mean"]
+            evaluated = score(summary)
             self._callbacks.call("on_evaluation", summary)
-            history.add_evaluation(evaluated)
+            history.add_evaluation(summary["return_mean"])
             history.unfinished = None
             unwritten = [last]
         keeper.append(unwritten)
         keeper.after_updates(state, history, keeper.judge(history, evaluated))
         self.console.show(records)
         return True
+
+    def _make_matches(self) -> Matches | None:
+        policy = self.agent.policy
+        if not isinstance(policy, TeamPolicy) or policy.selfplay is None:
+            return None
+        return Matches(self.env, policy, self.config)
+
+    def _full_evaluation(self, state: ProgramState, stop: Callable[[], bool]) -> dict[str, Any]:
+        """The summary of an evaluation, with self-play also of games against earlier policies; empty if stopped."""
+        summary = self._evaluation(self.config.eval.episodes, stop)
+        if not summary or self._matches is None:
+            return summary
+        won = self._matches(state.train, stop)
+        self._tell(self._matches.notices)
+        return summary | won if won else {}
 
     def _evaluation(self, episodes: int, stop: Callable[[], bool] = bool) -> dict[str, Any]:
         """The summary of an evaluation; empty if it was stopped."""
@@ -330,9 +350,9 @@ class PPOTrainer:
         while keeper.written:
             self._callbacks.call("on_checkpoint", keeper.written.pop(0))
 
-    def _final_evaluation(self, stop: Callable[[], bool]) -> dict[str, Any] | None:
+    def _final_evaluation(self, state: ProgramState, stop: Callable[[], bool]) -> dict[str, Any] | None:
         try:
-            return self._evaluation(self.config.eval.episodes, stop) or None
+            return self._full_evaluation(state, stop) or None
         except EnvError as error:
             self.console.note(f"There is no final evaluation: {error}")
             return None
@@ -348,11 +368,11 @@ class PPOTrainer:
             keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
         complete = reason not in ("interrupted", "failed")
-        played = self._final_evaluation(stopped) if complete else None
+        played = self._final_evaluation(state, stopped) if complete else None
         if complete and played is None and stopped():  # a resume makes up for it
             reason, complete = "interrupted", False
-        score = (played or {}).get("return_mean") if self.config.eval.frequency else history.recent_return
-        keeper.keep_if_best(state, history, score if complete else None)
+        judged = score(played or {}) if self.config.eval.frequency else history.recent_score
+        keeper.keep_if_best(state, history, judged if complete else None)
         result = {
             "env": self.config.env.id,
             "seed": self.config.seed,
@@ -372,3 +392,9 @@ class PPOTrainer:
             self._callbacks.call("on_evaluation", played)
         self._callbacks.call("on_end", result)
         return result
+
+
+def score(evaluated: Mapping[str, Any]) -> float | None:
+    """What chooses the best policy: the mean return of an evaluation, with self-play the share of games won, since
+    what one side wins the other loses."""
+    return evaluated.get("win_rate", evaluated.get("return_mean"))

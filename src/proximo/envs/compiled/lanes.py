@@ -11,6 +11,7 @@ from flax import struct
 
 from proximo.compiling import cached, key_of
 from proximo.envs.api import JaxEnv, Timestep, Transition, Tree
+from proximo.envs.compiled.team import shown
 from proximo.envs.keys import Stated, env_key
 
 
@@ -44,19 +45,22 @@ class Lanes:
 
     def reset(self, key: jax.Array) -> tuple[LanesState, Timestep]:
         env_state, first = self._fresh(jax.random.split(key, self.num_lanes))
+        obs = self._shown(first.obs, first.alive)
         no = jnp.zeros((self.num_lanes, *self._report.reward.shape), bool)
         none = jnp.zeros(self.num_lanes, bool)
         timestep = Timestep(
-            obs=first.obs,
+            obs=obs,
             action_mask=first.action_mask,
             reward=jnp.zeros(no.shape, jnp.float32),
             terminated=no,
             truncated=no,
-            final_obs=first.obs,
+            final_obs=obs,
             valid=~no,
             success=None if self._report.success is None else none,
             over=None if first.alive is None else none,
             absent=None if first.alive is None else ~first.alive,
+            there=first.alive,
+            acts=first.acts,
         )
         return LanesState(env_state, jnp.zeros(self.num_lanes, jnp.int32), first.alive, first.acts), timestep
 
@@ -95,8 +99,10 @@ class Lanes:
         final_obs = moved.obs
         if resets_itself:
             final_obs = where_lane(moved.terminated | moved.truncated, moved.final_obs, moved.obs)
+        if moved.alive is not None:  # whoever was cut saw something last, whoever died nothing that counts
+            final_obs = self._shown(final_obs, moved.alive | moved_on.truncated)
         timestep = Timestep(
-            obs=obs,
+            obs=self._shown(obs, alive),
             action_mask=action_mask,
             reward=moved_on.reward,
             terminated=moved_on.terminated,
@@ -106,8 +112,14 @@ class Lanes:
             success=moved.success,
             over=moved_on.over,
             absent=None if alive is None else ~alive | ended[:, None],
+            there=state.alive,
+            acts=acts,
         )
         return LanesState(env_state, jnp.where(ended, 0, length), alive, acts), timestep
+
+    def _shown(self, obs: Tree, there: jax.Array | None) -> Tree:
+        """What is seen by those who are there."""
+        return obs if there is None or self.spec.team is None else shown(self.spec.team, obs, there)
 
     def _fresh(self, keys: jax.Array) -> tuple[Tree, Transition]:
         state, first = jax.vmap(self.env.reset)(keys)

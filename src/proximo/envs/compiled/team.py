@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,9 +10,11 @@ import jax.numpy as jnp
 
 from proximo.config import AgentsConfig
 from proximo.envs.api import JaxTeamEnv, TeamTransition, Transition, Tree
+from proximo.envs.host.bounds import blank
 from proximo.envs.keys import Stated
 from proximo.envs.spec import team_spec
 from proximo.envs.team import arranged
+from proximo.spaces import build, pick
 from proximo.teams import AGENTS, STATE, Team
 
 
@@ -79,3 +82,18 @@ class GatheredEnv:
                 given = masks.get(agent)
                 parts.append(every if given is None else jnp.asarray(given, bool).reshape(-1))
         return jnp.concatenate(parts)
+
+
+def shown(team: Team, obs: Tree, there: jax.Array) -> Tree:
+    """Observations [..., K, ...] by group, blank of agents for whom `there` [..., A] is false: whatever an environment
+    says of the dead, such as NaN, reaches no network and no statistic."""
+
+    def rows(group: str, path: Any, leaf: Any) -> jax.Array:
+        seen, flags = pick(obs[AGENTS][group], path), there[..., team.members(group)]
+        wide = flags.reshape(flags.shape + (1,) * (seen.ndim - flags.ndim))
+        return jnp.where(wide, seen, jnp.broadcast_to(jnp.asarray(blank(leaf), seen.dtype), seen.shape))
+
+    return {
+        **obs,
+        AGENTS: {name: build(space, partial(rows, name)) for name, space in team.observation_spaces.items()},
+    }

@@ -18,6 +18,8 @@ ALIGNMENT = 64
 UNSAID = -1
 """In `success`: the environment does not say."""
 NOBODY = -1
+PRESENCE = ("absent", "there", "acts")
+"""Flags of each of many agents, see `Timestep`."""
 _atomic = threading.Lock()
 
 
@@ -78,7 +80,7 @@ class Layout:
             ("terminated", each, bool),
             ("truncated", each, bool),
             ("valid", each, bool),
-            *([] if team is None else [("over", lanes, bool), ("absent", each, bool)]),
+            *([] if team is None else [("over", lanes, bool), *((name, each, bool) for name in PRESENCE)]),
             ("success", lanes, np.int8),
             ("beat", workers, np.float64),  # when each worker last began something
             ("busy", workers, np.int32),  # the lane that each worker is at
@@ -135,7 +137,7 @@ class Buffers:
         self.truncated = arrays["truncated"]
         self.valid = arrays["valid"]
         self.over = arrays.get("over")
-        self.absent = arrays.get("absent")
+        self.absent, self.there, self.acts = (arrays.get(name) for name in PRESENCE)
         self.success = arrays["success"]
         self.beat = arrays["beat"]
         self.busy = arrays["busy"]

@@ -280,6 +280,8 @@ def timestep(buffers: Buffers, spec: EnvSpec, lanes: slice) -> Timestep:
         success=buffers.success[lanes],
         over=None if buffers.over is None else buffers.over[lanes],
         absent=None if buffers.absent is None else buffers.absent[lanes],
+        there=None if buffers.there is None else buffers.there[lanes],
+        acts=None if buffers.acts is None else buffers.acts[lanes],
     )
 
 

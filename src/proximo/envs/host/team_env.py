@@ -54,6 +54,14 @@ class TeamEnv(gymnasium.Env):
         by_itself = bool(buffers.terminated[0].any())
         return obs, buffers.reward[0].copy(), over and by_itself, over and not by_itself, info
 
+    @property
+    def forgotten(self) -> np.ndarray:
+        """[1, A] bool: whose memory is empty after the last step."""
+        buffers = self._buffers
+        assert buffers.absent is not None
+        assert buffers.there is not None
+        return buffers.terminated | buffers.truncated | buffers.absent | ~buffers.there
+
     def render(self) -> Any:
         return self.env.render()
 

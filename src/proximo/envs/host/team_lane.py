@@ -53,7 +53,15 @@ class Member:
                 final.write(obs)
             else:
                 final.array[...] = row.array if was else nothing
-            final.check()
+
+    def check_last(self, dead: bool, judged: bool) -> None:
+        """Refuse numbers that are not finite in what it saw last. Nobody asks the dead: theirs is left out where not
+        finite, and where a critic is asked what it expects of others (`judged`), who then see them no more."""
+        for final, nothing in zip(self.final_rows, self.blanks, strict=True):
+            if not dead:
+                final.check()
+            elif judged or not np.isfinite(final.array).all():
+                final.array[...] = nothing
 
     def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
         """Which of its actions are allowed; all of them while none counts."""
@@ -128,6 +136,8 @@ class TeamLane(Lane):
     def reset(self, seed: int) -> None:
         self._moving = False
         super().reset(seed)
+        assert self._buffers.there is not None
+        self._buffers.there[self.index] = self._alive
 
     def step(self) -> None:
         self._moving = True
@@ -168,9 +178,12 @@ class TeamLane(Lane):
         buffers.truncated[index] = truncated
         buffers.valid[index] = self._acts
         buffers.over[index] = over
+        assert buffers.there is not None
+        buffers.there[index] = was
         if over or any(truncated):
-            for member, before, stay in zip(members, was, stays, strict=True):
+            for member, before, stay, end in zip(members, was, stays, ends, strict=True):
                 member.show_last(obs, before, stay)
+                member.check_last(end, any(truncated))
         if any(truncated):
             self._write_state(self._final_state_rows)
             for row in self._final_state_rows:
@@ -243,7 +256,9 @@ class TeamLane(Lane):
             member.write_mask(obs, info, acts)
         self._write_state(self._state_rows)
         assert self._buffers.absent is not None
+        assert self._buffers.acts is not None
         self._buffers.absent[self.index] = [not alive for alive in self._alive]
+        self._buffers.acts[self.index] = self._acts
 
     def _write_state(self, rows: list[Row]) -> None:
         state = {STATE: self.env.state()} if rows else {}
