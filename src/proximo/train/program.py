@@ -193,6 +193,7 @@ def learn(
         valid, reward = valid.any(-1), reward.mean(-1)
         episodes = with_scores(policy, episodes)
     num_valid = valid.sum(dtype=jnp.int32)
+    train = replace(train, env_steps=train.env_steps.after(num_valid, config.frames_per_batch))
     mean_reward = jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     return ProgramState(train, lanes), UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
 
