@@ -215,6 +215,9 @@ class EvalConfig:
 
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+    max_steps: int = setting(
+        10_000, "Cut episodes after this many steps where neither the environment nor env sets a limit.", at_least=1
+    )
 
 
 @dataclass(frozen=True)

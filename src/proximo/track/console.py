@@ -106,7 +106,8 @@ class Display(Console):
         ]
         if played:
             mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
-            rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes"))
+            cut = f", {played['episodes_cut']} of them cut (eval.max_steps)" if played["episodes_cut"] else ""
+            rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes{cut}"))
         for name, text in rows:
             table.add_row(f"[bold]{name}[/bold]", text)
         self.rich.print(verdict)

@@ -304,6 +304,7 @@ class PPOTrainer:
                 self.config.env,
                 self.config.seed,
                 self.config.track.success_return,
+                max_steps=self.config.eval.max_steps,
             )
         evaluator = self._evaluators[episodes]
         played = evaluator(self.agent.params, self.agent.obs_stats, stop)
