@@ -199,13 +199,15 @@ class TrainConfig:
 class StopConfig:
     """When a run has reached its goal."""
 
-    target_reward: float | None = setting(None, "Average return that counts as solved; null: train to the end.")
+    target_reward: float | None = setting(
+        None, "Average return that counts as solved, once an evaluation confirms it; null: train to the end."
+    )
     on: Literal["training", "evaluation"] = setting(
         "training", "Whose returns are judged: windows of training episodes, or evaluations, each a window of its own."
     )
     convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1)
     early_stopping_patience: int = setting(
-        10, "Consecutive windows at or above the target before training stops.", at_least=1
+        10, "Consecutive windows at or above the target before an evaluation decides.", at_least=1
     )
 
 

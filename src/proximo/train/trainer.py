@@ -267,7 +267,8 @@ class PPOTrainer:
 
     def _evaluation_due(self, history: History) -> bool:
         frequency = self.config.eval.frequency
-        return history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
+        scheduled = history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
+        return scheduled or history.claimed
 
     def _judge(
         self, keeper: Keeper, state: ProgramState, records: list[Record], history: History, stop: Callable[[], bool]
@@ -284,8 +285,9 @@ class PPOTrainer:
             last |= {f"eval/{name}": value for name, value in summary.items()}
             evaluated = summary["return_mean"]
             self._callbacks.call("on_evaluation", summary)
-            history.add_evaluation(evaluated)
+            last |= history.add_evaluation(summary)
             history.unfinished = None
+            self._tell(history.notices)
             unwritten = [last]
         keeper.append(unwritten)
         keeper.after_updates(state, history, keeper.judge(history, evaluated))
@@ -327,19 +329,22 @@ class PPOTrainer:
     def _finish(self, keeper: Keeper, state: ProgramState, history: History, interrupt: Interrupt) -> dict[str, Any]:
         """Checkpoint, models, final evaluation, summary and pictures. A run that was cut short is not evaluated."""
         reason = history.stop_reason or "interrupted"
+        if history.unfinished and reason != "failed":  # its evaluation was stopped, and may decide how the run ends
+            reason = "interrupted"
         keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
         complete = reason not in ("interrupted", "failed")
-        played = self._final_evaluation(stopped) if complete else None
+        known = history.final_eval if complete else None  # the one that ended the run
+        played = known or (self._final_evaluation(stopped) if complete else None)
         if complete and played is None and stopped():  # a resume makes up for it
             reason, complete = "interrupted", False
-        score = (played or {}).get("return_mean") if self.config.eval.frequency else history.recent_return
+        score = keeper.judge(history, (played or {}).get("return_mean"), last=True)
         keeper.keep_if_best(state, history, score if complete else None)
         result = {
             "env": self.config.env.id,
             "seed": self.config.seed,
             "algorithm": "PPO",
-            **history.summary(),
+            **history.summary(played),
             "stop_reason": reason,
             "final_eval": played,
             "versions": versions(),
@@ -349,7 +354,7 @@ class PPOTrainer:
             self._tell(illustrate(self.path, self.config, result, self.env, self.agent, stopped))
         # All is saved: now they may fail.
         self._tell_of_checkpoints(keeper)
-        if played:
+        if played and not known:
             self._callbacks.call("on_evaluation", played)
         self._callbacks.call("on_end", result)
         return result
