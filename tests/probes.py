@@ -183,6 +183,25 @@ class Counter(Probe):
         return (clock, state[1]), Transition(obs=self.observe(clock, state[1]), reward=clock.astype(jnp.float32))
 
 
+class Alternating(Probe):
+    """Eight steps without anything to see; 1 for each action that differs from the one before (the first differs from
+    0). Drawn evenly, actions return 4 on average; the same action again and again returns 0 or 1."""
+
+    name = "alternating"
+
+    def observe(self, clock, last):
+        return jnp.zeros(1, jnp.float32)
+
+    def reset(self, key):
+        return (jnp.int32(0), jnp.int32(0)), Transition(obs=jnp.zeros(1, jnp.float32))
+
+    def step(self, key, state, action):
+        clock, last = state[0] + 1, state[1]
+        action = action.astype(jnp.int32)
+        reward = (action != last).astype(jnp.float32)
+        return (clock, action), Transition(obs=jnp.zeros(1, jnp.float32), reward=reward, terminated=clock == 8)
+
+
 class Notes(Console):
     """A console that remembers what it was told."""
 

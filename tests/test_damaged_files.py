@@ -333,6 +333,9 @@ WRONG_NUMBERS = {
     "best_score": ["high", [], True],
     "best_average": ["high", {}],
     "streak": [-1, None],
+    "claim": ["high", True],
+    "unconfirmed": [-1, None, 0.5],
+    "final_eval": [{}, [], "good", {"return_mean": 1.0}, dict.fromkeys(checkpoint.PLAYED, 1.0) | {"episodes": "3"}],
     "converged": [0, None, "no"],
     "goal_counts": [1, "yes"],
     "training_seconds": [-1.0, float("nan"), None, "1"],
@@ -390,10 +393,26 @@ def forged(whole, kind, change, path):
     tensors.write(path, kind.removeprefix("host_"), held, meta)
 
 
+FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-2"}
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_path, monkeypatch):
+    """The first version did not know how many steps were taken."""
+    held, meta = tensors.read(whole.checkpoint, "checkpoint")
+    monkeypatch.setattr(tensors, "VERSIONS", {})
+    tensors.write(tmp_path / "old.safetensors", "checkpoint", held, meta)
+    monkeypatch.undo()
+    with pytest.raises(UserError) as caught:
+        checkpoint.load(tmp_path / "old.safetensors")
+    assert str(caught.value).endswith(
+        "it holds proximo-checkpoint-1, and proximo-checkpoint-2 is expected. Another version of Proximo wrote it."
+    )
+
+
 def forged_text(held, kind, text, path):
     """As `tensors.write`, with a description that need not be one."""
     ordered = {name: held[name] for name in sorted(held)}
-    header = f'{{"format": "proximo-{kind}-1", "sha256": "{tensors.digest(ordered, text)}", "meta": {text}}}'
+    header = f'{{"format": "{FORMATS[kind]}", "sha256": "{tensors.digest(ordered, text)}", "meta": {text}}}'
     path.write_bytes(safetensors.numpy.save(ordered, {"proximo": header}))
 
 

@@ -27,7 +27,8 @@ class Lengths(probes.Counter):
         return (clock, cue), Transition(obs=self.observe(clock, cue), reward=1.0, terminated=done)
 
 
-def evaluate(env, episodes, seed=0, max_steps=None, **options):
+def evaluate(env, episodes, seed=0, max_steps=None, eval_max_steps=10_000, **options):
+    options |= {"max_steps": eval_max_steps}
     agent = PPOAgent(env.spec.observation_space, env.spec.action_space)
     evaluator = make_evaluator(env, agent.policy, episodes, EnvConfig(max_steps_per_episode=max_steps), seed, **options)
     return evaluator(agent.params, None)
@@ -62,10 +63,62 @@ def test_an_environment_that_never_ends_is_cut():
     assert played.returns.tolist() == [465.0, 465.0]  # 1 + 2 + ... + 30
 
 
+NOTICE = "{} of {} episodes were cut after {} steps: the environment names no limit, and eval.max_steps sets one."
+
+
+class Endless(gymnasium.Env):
+    """Never ends; 1 a step."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", ["compiled", "host"])
+def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind):
+    source = probes.Counter() if kind == "compiled" else make(Endless)
+    agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
+    env = EnvConfig(num_envs=2, workers=0)
+    evaluator = make_evaluator(source, agent.policy, 3, env, 0, max_steps=12)
+    for said in ([NOTICE.format(3, 3, 12)], []):
+        played = evaluator(agent.params, None)
+        assert played.lengths.tolist() == [12, 12, 12]
+        assert (played.cut, played.summary()["episodes_cut"]) == (3, 3)
+        assert evaluator.notices == said
+        evaluator.notices.clear()
+    evaluator.close()
+
+
+def test_only_episodes_that_were_cut_count_as_cut():
+    """Of 2 or 6 steps: at 6 none is cut, since the long ones end there by themselves, at 5 all long ones are. A limit
+    that was set for training too is the user's own."""
+    assert evaluate(Lengths(), 20, max_steps=6).cut == 0
+    assert evaluate(Divided(), 20, eval_max_steps=7).cut == 0
+    ends = evaluate(Lengths(), 20, eval_max_steps=6)
+    assert (ends.cut, set(ends.lengths)) == (0, {2, 6})
+    cut = evaluate(Lengths(), 20, eval_max_steps=5)
+    assert cut.cut == (cut.lengths == 5).sum() == (ends.lengths == 6).sum()
+    assert evaluate(Lengths(), 20, max_steps=5).cut == 0
+
+
+def test_a_run_says_how_many_evaluated_episodes_were_cut(tmp_path):
+    given = {"num_envs": 2, "rollout_length": 8, "minibatch_size": 8, "epochs_per_update": 1, "hidden_sizes": [4]}
+    given |= {"total_timesteps": 32, "eval_frequency": 1, "eval_episodes": 2, "eval_max_steps": 20}
+    one = PPOTrainer(probes.Counter(), preset=False, out=tmp_path / "run", console=probes.Notes(), **given)
+    result = one.train()
+    assert (result["final_eval"]["length_mean"], result["final_eval"]["episodes_cut"]) == (20, 2)
+    assert [said for said in one.console.said if "cut" in said] == [f"In an evaluation: {NOTICE.format(2, 2, 20)}"]
+
+
 def test_summary_numbers():
     """Four equal episodes, all of them successes: Wilson's interval goes from 1 / (1 + 1.96^2 / 4) = 0.5101 to 1."""
     played = evaluate(probes.OneStep(), 4).summary()
-    assert played.pop("episodes") == 4
+    assert (played.pop("episodes"), played.pop("episodes_cut")) == (4, 0)
     assert played.pop("success_low") == pytest.approx(0.5101, abs=1e-4)
     of = {"mean": 1.0, "std": 0.0, "min": 1.0, "max": 1.0, "low": 1.0, "high": 1.0}
     expected = {f"{name}_{part}": value for name in ("return", "length") for part, value in of.items()}

@@ -1,9 +1,11 @@
 """The compiled program: the same bits however it is cut, and compiled once."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import probes
 from proximo import compiling, settings
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes
@@ -14,9 +16,10 @@ from proximo.train.program import CompiledProgram
 SMALL = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16])
 
 
-def program(env_id="gymnax/CartPole-v1", **keywords):
-    config = settings.build(settings.from_keywords(SMALL | keywords | {"id": env_id}))
-    env = Lanes(make(env_id), config.env.num_envs)
+def program(env="gymnax/CartPole-v1", **keywords):
+    source = make(env)
+    config = settings.build(settings.from_keywords(SMALL | keywords | {"id": source.spec.id}))
+    env = Lanes(source, config.env.num_envs)
     policy = Policy(env.spec.observation_space, env.spec.action_space, config.network, config.normalize)
     return CompiledProgram(env, policy, config)
 
@@ -110,3 +113,41 @@ def test_what_xla_flags_say_is_left_to_them_but_in_small_programs(monkeypatch, f
     compiling.jit(abs)
     compiling.jit(abs, small=True)
     assert [options.get("xla_backend_optimization_level") for options in given] == [level, 1]
+
+
+class PartlySick(probes.Counter):
+    """Pays its clock. In lanes with the cue 1, the reward and the observation after the second step are NaN."""
+
+    def observe(self, clock, cue):
+        return super().observe(clock, cue) + jnp.where((clock == 2) & (cue > 0), jnp.nan, 0.0).astype(jnp.float32)
+
+    def step(self, key, state, action):
+        following, moved = super().step(key, state, action)
+        return following, moved.replace(reward=moved.reward + moved.obs[0] - following[0].astype(jnp.float32))
+
+
+def test_what_lanes_remember_follows_a_rollout_whose_update_is_undone():
+    """Rollouts of four steps with rewards 1 to 4 and gamma 1/2: the discounted sum is 4 + 3/2 + 2/4 + 1/8 = 6.125. The
+    critic has seen the clock at 0 to 3, with the parameters that are kept. Where numbers are not finite, both are as
+    at the start of an episode."""
+    given = {"num_envs": 8, "rollout_length": 4, "minibatch_size": 32, "memory": "gru", "memory_size": 3}
+    given |= {"gamma": 0.5, "normalize_rewards": True, "on_nonfinite": "skip"}
+    one = program(PartlySick(), **given)
+    first = start(one)
+    state, (report,) = one.run(first, 1)
+    assert not np.isfinite(report.metrics["loss/critic"])
+    assert bits(state.train.params) == bits(first.train.params)
+    assert (int(state.train.update), int(state.train.env_steps.batches)) == (1, 1)
+    sick = np.asarray(first.collect.env.env[1]) > 0
+    assert 0 < sick.sum() < 8
+    np.testing.assert_array_equal(state.collect.discounted, np.where(sick, 0, 6.125))
+    carry = one.policy.initial_carry(1)["critic"]
+    for clock in range(4):
+        carry, _ = one.policy.value(first.train.params, None, carry, jnp.full((1, 1), clock, jnp.float32))
+    for expected, found in zip(jax.tree.leaves(carry), jax.tree.leaves(state.collect.carry["critic"]), strict=True):
+        wanted = np.where(sick[:, None], 0, np.asarray(expected))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.collect.carry))
+    after, (report,) = one.run(state, 1)
+    assert np.isfinite(report.metrics["loss/critic"])
+    assert bits(after.train.params) != bits(first.train.params)

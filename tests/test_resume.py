@@ -138,6 +138,64 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(whole, tmp_path, monk
     assert_same_run(whole, path)
 
 
+CLAIMS = {"target_reward": 30.0, "convergence_window": 4, "early_stopping_patience": 1, "total_timesteps": 64 * 30}
+ALTERNATING = probes.Alternating()
+REFUSED = CLAIMS | {"target_reward": 3.0, "total_timesteps": 64 * 9}
+CLAIMING = {
+    "refused": (lambda: ALTERNATING, REFUSED | {"eval_frequency": 0}),
+    "refused, beside evaluations": (lambda: ALTERNATING, REFUSED),
+    "compiled": (compiled, CLAIMS | {"seed": 6, "eval_frequency": 0}),
+    "host": (registered, CLAIMS | {"seed": 8, "eval_frequency": 0}),
+    "evaluations decide": (compiled, CLAIMS | {"stop_on": "evaluation", "eval_frequency": 3}),
+}
+
+
+@pytest.mark.parametrize("kind", CLAIMING)
+def test_claims_of_the_goal_are_resumed_to_the_same_bits(kind, tmp_path, monkeypatch):
+    """Every evaluation is interrupted the first time, be it one that decides a claim, one that is due, or the last."""
+    make_env, settings = CLAIMING[kind]
+    whole = trainer(tmp_path / "whole", make_env(), **settings).train()
+    assert whole["unconfirmed_goals"] > 0 or "refused" not in kind
+    path, calls = tmp_path / "run", []
+    evaluate = PPOTrainer._evaluation
+
+    def interrupted(one, *given):
+        calls.append(given)
+        if len(calls) % 2:
+            interrupt()
+        return evaluate(one, *given)
+
+    monkeypatch.setattr(PPOTrainer, "_evaluation", interrupted)
+    result = trainer(path, make_env(), **settings).train()
+    while result["stop_reason"] == "interrupted" and len(calls) < 100:
+        assert result["final_eval"] is None
+        result = resume(path, make_env()).train()
+    assert len(result["resumed"]) == len(calls) // 2 > 0
+    assert_same_run(tmp_path / "whole", path)
+
+
+def test_a_goal_is_claimed_again_after_a_kill(tmp_path):
+    """Killed before the last checkpoints: what was claimed since is claimed again, and refused again."""
+    trainer(tmp_path / "whole", ALTERNATING, **REFUSED).train()
+    path = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    (path / "result.json").unlink()
+    for step in checkpoint.steps(path)[1:]:
+        (path / "checkpoints" / f"{checkpoint.step_name(step)}.safetensors").unlink()
+    resume(path, ALTERNATING).train()
+    assert_same_run(tmp_path / "whole", path)
+
+
+def test_a_confirmed_goal_is_not_put_in_question_by_a_kill(tmp_path, monkeypatch):
+    """Killed after the last checkpoint, and before the result: the evaluation that confirmed it is known."""
+    goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1}
+    result = trainer(tmp_path / "run", probes.OneStep(), **goal).train()
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(PPOTrainer, "_evaluation", None)
+    again = resume(tmp_path / "run", probes.OneStep()).train()
+    assert (again["stop_reason"], again["converged"]) == ("converged", True)
+    assert again["final_eval"] == result["final_eval"]
+
+
 def test_a_second_interrupt_ends_the_run_at_once(whole, tmp_path, monkeypatch):
     monkeypatch.setattr("proximo.train.interrupt.SAME_SECONDS", 0.0)
     path = tmp_path / "run"
@@ -297,7 +355,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(whole):
         row["step"]: row["eval/return_mean"] for row in map(json.loads, lines(whole)) if "eval/return_mean" in row
     }
     scores[1280] = result["final_eval"]["return_mean"]
-    best = max(scores, key=scores.get)
+    best = max(scores, key=lambda step: (scores[step], step))
     assert result["best_policy"] == {"step": best, "score": scores[best], "by": "evaluation"}
     kept = checkpoint.load(whole / "checkpoints" / "best.safetensors")
     assert kept.history["steps"] == best

@@ -157,6 +157,7 @@ def valid_values(draw):
         "stop.early_stopping_patience": draw(st.integers(1, 10**6)),
         "eval.frequency": draw(st.integers(1, 10**6)),
         "eval.episodes": draw(st.integers(1, 10**6)),
+        "eval.max_steps": draw(st.integers(1, 10**6)),
         "checkpoint.every_steps": draw(st.none() | st.integers(1, 10**9)),
         "checkpoint.every_seconds": draw(st.none() | positive(1e6)),
         "checkpoint.keep": draw(st.integers(1, 100)),

@@ -35,7 +35,7 @@ def test_summary():
     """Returns 1, 2, 3: deviation sqrt(2 / 3), and the mean's interval is 2 -+ 4.3027 / sqrt(3)."""
     summary = Evaluation(np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 7.0]), np.array([True, False, False])).summary()
     assert list(summary) == [
-        "episodes",
+        *("episodes", "episodes_cut"),
         *(f"return_{name}" for name in ("mean", "std", "min", "max", "low", "high")),
         *(f"length_{name}" for name in ("mean", "std", "min", "max", "low", "high")),
         *("success_rate", "success_low", "success_high"),

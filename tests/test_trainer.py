@@ -155,6 +155,73 @@ def test_stops_at_the_very_update_that_converges(tmp_path):
         np.testing.assert_array_equal(kept, wanted)
 
 
+LUCKY = {"target_reward": 25.0, "convergence_window": 4, "early_stopping_patience": 1, "total_timesteps": 64 * 40}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["training", "evaluation"])
+def test_a_run_is_solved_only_if_its_final_evaluation_says_so(on, tmp_path):
+    """Four lucky episodes of 25 steps claim the goal early; over twelve seeds, many claims are refused first."""
+    refused = ended = 0
+    for seed in range(12):
+        path = tmp_path / str(seed)
+        result = trainer(path, seed=seed, stop_on=on, eval_frequency=4 if on == "evaluation" else 0, **LUCKY).train()
+        judged = [row for row in rows(path) if "goal/confirmed" in row]
+        last = rows(path)[-1]
+        if result["stop_reason"] == "converged":
+            ended += 1
+            assert result["converged"] is True
+            assert result["final_eval"]["return_mean"] >= 25
+            assert result["final_eval"]["episodes"] == 3
+            # The final evaluation is the one that confirmed it.
+            assert result["final_eval"] == {name: last[f"eval/{name}"] for name in result["final_eval"]}
+        else:
+            assert (result["stop_reason"], result["converged"]) == ("budget", False)
+        assert all(row["goal/confirmed"] == (row["eval/return_mean"] >= 25) for row in judged)
+        assert all(row["goal/training_return"] >= 25 for row in judged)
+        assert result["unconfirmed_goals"] == sum(not row["goal/confirmed"] for row in judged)
+        refused += result["unconfirmed_goals"]
+    assert ended >= 3
+    assert refused > 0 if on == "training" else refused == 0
+
+
+@pytest.mark.slow
+def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path):
+    goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1, "eval_frequency": 0}
+    listener = Listener()
+    result = trainer(tmp_path / "run", env=probes.OneStep(), **goal).train(callback=listener)
+    assert (result["stop_reason"], result["updates"]) == ("converged", 1)
+    assert [event for event, _ in listener.heard].count("evaluation") == 1
+
+
+def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path):
+    one = trainer(tmp_path / "run", probes.Alternating(), target_reward=3.0, convergence_window=8, eval_frequency=0)
+    one.console = probes.Notes()
+    result = one.train()
+    assert (result["stop_reason"], result["converged"]) == ("budget", False)
+    assert result["final_return"] > 3
+    assert result["final_eval"]["return_mean"] <= 1
+    assert result["unconfirmed_goals"] > 1
+    told = [said for said in one.console.said if said.startswith("Not solved")]
+    assert len(told) == 1
+    assert "with sampled actions (the goal is 3), but an evaluation with deterministic actions averaged" in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "goal"), [("gymnax/CartPole-v1", LUCKY), (probes.Alternating(), LUCKY | {"target_reward": 3.0})]
+)
+def test_claims_do_not_depend_on_chunks(env, goal, tmp_path):
+    """Update by update, as callbacks make it, and in chunks that are cut where a goal is claimed."""
+    results = []
+    for name, callback in (("one", lambda metrics: None), ("many", None)):
+        result = trainer(tmp_path / name, env, seed=11, eval_frequency=7, **goal).train(callback=callback)
+        results.append({key: result[key] for key in ("stop_reason", "updates", "unconfirmed_goals", "final_eval")})
+    assert results[0] == results[1]
+    assert results[0]["unconfirmed_goals"] > 0 or env == "gymnax/CartPole-v1"
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "many")
+
+
 @pytest.mark.slow
 def test_budgets_of_episodes_and_seconds(tmp_path):
     result = trainer(tmp_path / "a", env=probes.OneStep(), max_episodes=100, eval_frequency=0).train()

@@ -12,7 +12,7 @@ from proximo.policy.policy import Policy
 from proximo.ppo import update as module
 from proximo.ppo.loss import explained_variance
 from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import Rates, TrainState, clip_gradients, current_rates, initial_train_state
+from proximo.ppo.update import EnvSteps, Rates, TrainState, clip_gradients, current_rates, initial_train_state
 from proximo.settings import build, from_keywords
 
 T, L, N = 4, 2, 8
@@ -149,7 +149,7 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums():
         truncated=lane(False, False, False, False),
         valid=lane(True, True, True, True),
     )
-    fresh = TrainState(None, None, None, module.initial_stats(()), None, None, jnp.int32(0))
+    fresh = TrainState(None, None, None, module.initial_stats(()), None, None, jnp.int32(0), None)
     reward, stats, discounted = module.normalized_rewards(fresh, rollout, jnp.array([4.0]), config)
     np.testing.assert_allclose(reward[:, 0], np.array([1, 2, 3, 4]) / np.std([3, 3.5, 3, 5.5]), rtol=1e-5)
     assert stats.count == 4
@@ -163,7 +163,7 @@ def test_rewards_are_clipped_before_they_are_scaled():
         truncated=jnp.zeros((4, 1), bool),
         valid=jnp.ones((4, 1), bool),
     )
-    plain = TrainState(None, None, None, None, None, None, jnp.int32(0))
+    plain = TrainState(None, None, None, None, None, None, jnp.int32(0), None)
     reward, _, _ = module.normalized_rewards(plain, rollout, jnp.zeros(1), config_with(clip_rewards=2.0, num_envs=1))
     np.testing.assert_array_equal(reward[:, 0], [2, -0.5, -2, 1])
     fresh = plain.replace(reward_stats=module.initial_stats(()))
@@ -274,9 +274,9 @@ def test_separate_optimizers_have_their_own_rate_and_norm(state, samples):
     assert metrics["ppo/gradient_norm"] > 0.01
 
 
-@pytest.mark.parametrize(("number", "share"), [(0, 1.0), (5, 0.5), (10, 0.0), (12, 0.0)])
-def test_schedules_end_with_training(number, share):
-    # Ten updates; learning rate 0.3 to 0.1, clip 0.2 to 0.1, entropy weight 0.02 to 0.
+@pytest.mark.parametrize(("steps", "share"), [(0, 1.0), (36, 0.55), (40, 0.5), (80, 0.0), (96, 0.0)])
+def test_schedules_end_with_the_steps_of_training(steps, share):
+    # Ten updates of eight steps; learning rate 0.3 to 0.1, clip 0.2 to 0.1, entropy weight 0.02 to 0.
     config = config_with(
         learning_rate=0.3,
         learning_rate_end=0.1,
@@ -287,15 +287,24 @@ def test_schedules_end_with_training(number, share):
         entropy_coef=0.02,
         entropy_coef_schedule="linear",
     )
-    state = TrainState(None, None, None, None, jnp.float32(77), None, jnp.int32(number))
+    taken = EnvSteps(jnp.int32(steps // 8), jnp.int32(steps % 8))
+    state = TrainState(None, None, None, None, jnp.float32(77), None, jnp.int32(99), taken)
     now = current_rates(state, config)
     assert now.learning == pytest.approx(0.1 + 0.2 * share, rel=1e-5)
     assert now.clip == pytest.approx(0.1 + 0.1 * share, rel=1e-5)
     assert now.entropy == pytest.approx(0.02 * share, abs=1e-7)
 
 
+def test_steps_are_counted_beyond_what_32_bits_hold():
+    """Batches of 10 steps: 7 + 5 is one batch and 2 steps; a full batch more leaves the rest as it is."""
+    counted = EnvSteps(jnp.int32(2**31 - 3), jnp.int32(7)).after(jnp.int32(5), 10)
+    assert (int(counted.batches), int(counted.rest)) == (2**31 - 2, 2)
+    counted = counted.after(jnp.int32(10), 10)
+    assert (int(counted.batches), int(counted.rest)) == (2**31 - 1, 2)
+
+
 def test_an_adaptive_rate_is_the_one_of_the_state():
-    state = TrainState(None, None, None, None, jnp.float32(0.007), None, jnp.int32(3))
+    state = TrainState(None, None, None, None, jnp.float32(0.007), None, jnp.int32(3), EnvSteps.none())
     assert current_rates(state, config_with(learning_rate_schedule="adaptive")).learning == jnp.float32(0.007)
 
 

@@ -228,13 +228,15 @@ class TrainConfig:
 class StopConfig:
     """When a run has reached its goal."""
 
-    target_reward: float | None = setting(None, "Average return that counts as solved; null: train to the end.")
+    target_reward: float | None = setting(
+        None, "Average return that counts as solved, once an evaluation confirms it; null: train to the end."
+    )
     on: Literal["training", "evaluation"] = setting(
         "training", "Whose returns are judged: windows of training episodes, or evaluations, each a window of its own."
     )
     convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1, at_most=10**6)
     early_stopping_patience: int = setting(
-        10, "Consecutive windows at or above the target before training stops.", at_least=1, at_most=MOST
+        10, "Consecutive windows at or above the target before an evaluation decides.", at_least=1, at_most=MOST
     )
 
 
@@ -244,6 +246,12 @@ class EvalConfig:
 
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0, at_most=MOST)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
+    max_steps: int = setting(
+        10_000,
+        "Cut episodes after this many steps where neither the environment nor env sets a limit.",
+        at_least=1,
+        at_most=MOST,
+    )
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from flax import struct
 
 from proximo.collect.compiled import counted, succeeded
 from proximo.compiling import cached, compiled, jit, key_of, shapes
-from proximo.config import EnvConfig
-from proximo.envs.api import HostEnv, HostSource, JaxEnv, lanes_of
+from proximo.config import EnvConfig, EvalConfig
+from proximo.envs.api import Array, HostEnv, HostSource, JaxEnv, Timestep, lanes_of
 from proximo.envs.compiled.lanes import Lanes
 from proximo.envs.keys import env_key
 from proximo.policy.team import AnyPolicy
@@ -32,8 +32,6 @@ from proximo.teams import Team
 Tree = Any
 MAX_LANES = 64
 STEPS_PER_CALL = 256
-UNLIMITED = 10_000
-"""Steps after which an episode is cut, for environments that set no limit: an evaluation must end."""
 
 
 @struct.dataclass
@@ -46,6 +44,7 @@ class EvalState:
     length: jax.Array  # [L] steps of the running episode
     done: jax.Array  # [L] episodes finished
     episodes: Episodes  # [L, Q] the finished ones
+    cut: jax.Array  # [L, Q] bool: which of them the limit cut
     step: jax.Array  # int32
 
 
@@ -76,19 +75,44 @@ def make_evaluator(
     seed: int,
     success_return: float | None = None,
     deterministic: bool = True,
+    max_steps: int = EvalConfig.max_steps,
 ) -> Evaluator:
     """The evaluator for `episodes` episodes of an environment, of either kind. Actions are the most likely ones, or
-    drawn where `deterministic` is false; `success_return` is the setting of `track`."""
-    env = replace(env, max_steps_per_episode=step_limit(source, env))
+    drawn where `deterministic` is false; `success_return` is the setting of `track`, `max_steps` that of `eval`."""
+    limit = step_limit(source, env, max_steps)
+    own = None if source.spec.max_steps or env.max_steps_per_episode else limit
+    env = replace(env, max_steps_per_episode=limit)
     actions = Actions(policy, None if deterministic else evaluation_action_key(seed))
     if isinstance(source, HostSource):
-        return HostEvaluator(source, actions, episodes, env, seed, success_return)
-    return CompiledEvaluator(source, actions, episodes, env.max_steps_per_episode, seed, success_return)
+        return HostEvaluator(source, actions, episodes, env, seed, success_return, Cuts(own))
+    return CompiledEvaluator(source, actions, episodes, limit, seed, success_return, Cuts(own))
 
 
-def step_limit(source: JaxEnv | HostSource, env: EnvConfig) -> int | None:
-    """Steps after which an evaluated episode is cut; None where the environment sees to that."""
-    return env.max_steps_per_episode or (None if source.spec.max_steps else UNLIMITED)
+def step_limit(source: JaxEnv | HostSource, env: EnvConfig, max_steps: int) -> int | None:
+    """Steps after which an evaluated episode is cut; None where the environment sees to that. Without any limit an
+    evaluation might not end."""
+    return env.max_steps_per_episode or (None if source.spec.max_steps else max_steps)
+
+
+class Cuts:
+    """Which episodes `eval.max_steps` has cut, `limit` being that where it is what limits them, else None."""
+
+    def __init__(self, limit: int | None):
+        self.limit = limit
+        self._told = False
+
+    def are(self, moved: Timestep, steps: Array) -> Array:
+        """[L] where an episode was cut in its step `steps` [L]."""
+        cut = moved.truncated if moved.over is None else moved.truncated.any(-1) & moved.over
+        return cut & (steps >= self.limit) if self.limit else cut & False
+
+    def in_words(self, cut: int, episodes: int) -> list[str]:
+        """What the user should know, the first time that any were."""
+        if not cut or self._told:
+            return []
+        self._told = True
+        said = f"{cut} of {episodes} episodes were cut after {self.limit:,} steps"
+        return [f"{said}: the environment names no limit, and eval.max_steps sets one."]
 
 
 @dataclass(frozen=True)
@@ -123,11 +147,17 @@ def quotas(episodes: int, lanes: int) -> np.ndarray:
 
 
 def evaluation(
-    returns: np.ndarray, lengths: np.ndarray, successes: np.ndarray, agents: np.ndarray | None, team: Team | None
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    successes: np.ndarray,
+    cut: np.ndarray,
+    agents: np.ndarray | None,
+    team: Team | None,
 ) -> Evaluation:
     """What was played; of many agents, with the returns [N, A] of each."""
     each = {} if agents is None or team is None else team.by_name(agents.astype(np.float64))
-    return Evaluation(returns.astype(np.float64), lengths.astype(np.float64), successes, each, by_agent=agents)
+    found = (returns.astype(np.float64), lengths.astype(np.float64), successes, int(cut.sum()), each)
+    return Evaluation(*found, by_agent=agents)
 
 
 class CompiledEvaluator:
@@ -141,10 +171,12 @@ class CompiledEvaluator:
         limit: int | None,
         seed: int,
         success_return: float | None,
+        cuts: Cuts,
     ):
         self.actions = actions
         self.notices: list[str] = []
         self.played = 0
+        self.cuts = cuts
         self.env = Lanes(env, min(episodes, MAX_LANES), limit)
         self.quota = quotas(episodes, self.env.num_lanes)
         self._key = evaluation_key(seed)
@@ -165,8 +197,9 @@ class CompiledEvaluator:
                 return None
             state = self._run(keys, params, stats, state)
         counts = np.arange(self.quota.max())[None] < self.quota[:, None]
-        played = jax.tree.map(lambda leaf: np.asarray(leaf)[counts], state.episodes)
-        return evaluation(played.returned, played.length, played.success, played.agents, self.env.spec.team)
+        played, cut = jax.tree.map(lambda leaf: np.asarray(leaf)[counts], (state.episodes, state.cut))
+        self.notices += self.cuts.in_words(int(cut.sum()), len(cut))
+        return evaluation(played.returned, played.length, played.success, cut, played.agents, self.env.spec.team)
 
     def _first_state(self) -> EvalState:
         if self._start is None:
@@ -181,7 +214,7 @@ class CompiledEvaluator:
 
     @property
     def _program_key(self) -> Hashable | None:
-        settings = (self.actions.key is None, int(self.quota.sum()), self._success_return)
+        settings = (self.actions.key is None, int(self.quota.sum()), self._success_return, self.cuts.limit)
         return key_of(env_key(self.env), self.actions.policy.key, settings)
 
     def _initial(self, key: jax.Array) -> EvalState:
@@ -201,6 +234,7 @@ class CompiledEvaluator:
                 success=jnp.zeros((lanes, most), bool),
                 agents=None if first.over is None else jnp.zeros((lanes, most, first.reward.shape[1]), jnp.float32),
             ),
+            cut=jnp.zeros((lanes, most), bool),
             step=jnp.int32(0),
         )
 
@@ -225,6 +259,7 @@ class CompiledEvaluator:
         # Lanes that have met their quota write out of range, which JAX drops.
         slot = jnp.where(finished, state.done, self.quota.max())
         lane = jnp.arange(self.env.num_lanes)
+        write = lambda all, new: all.at[lane, slot].set(new, mode="drop")  # noqa: E731
         return EvalState(
             env=env_state,
             obs=moved.obs,
@@ -233,7 +268,8 @@ class CompiledEvaluator:
             returned=returned,
             length=length,
             done=state.done + finished.astype(jnp.int32),
-            episodes=jax.tree.map(lambda all, new: all.at[lane, slot].set(new, mode="drop"), state.episodes, episodes),
+            episodes=jax.tree.map(write, state.episodes, episodes),
+            cut=write(state.cut, self.cuts.are(moved, state.env.length + 1)),
             step=state.step + 1,
         )
 
@@ -249,8 +285,10 @@ class HostEvaluator:
         env: EnvConfig,
         seed: int,
         success_return: float | None,
+        cuts: Cuts,
     ):
         self.source = source
+        self.cuts = cuts
         self.actions = actions
         self.played = 0
         self._config = env
@@ -277,8 +315,8 @@ class HostEvaluator:
         parts = [lanes_of(batch) for batch in env.batches]
         carry = [self.actions.policy.initial_carry(part.stop - part.start)["actor"] for part in parts]
         seen = [jax.tree.map(lambda leaf, part=part: leaf[part], (now.obs, now.action_mask)) for part in parts]
-        returned, length = np.zeros(now.reward.shape), np.zeros(lanes, int)
-        finished: list[list[tuple[Any, int, bool]]] = [[] for _ in range(lanes)]
+        returned, length, steps = np.zeros(now.reward.shape), np.zeros(lanes, int), np.zeros(lanes, int)
+        finished: list[list[tuple[Any, int, bool, bool]]] = [[] for _ in range(lanes)]
         for step in itertools.count():
             counts = np.minimum([len(played) for played in finished], self.quota)
             self.played = int(counts.sum())
@@ -298,22 +336,25 @@ class HostEvaluator:
                 counts = moved.valid.any(-1) if many else moved.valid
                 returned[part] += np.where(counts[:, None] if many else counts, moved.reward, 0)
                 length[part] += counts
+                steps[part] += 1
+                cut = self.cuts.are(moved, steps[part])
                 team = returned[part].mean(-1) if many else returned[part]
                 terminated = moved.terminated.any(-1) if many else moved.terminated
                 success = succeeded(moved.success, terminated, team, self._success_return)
                 for lane in np.flatnonzero(over) + part.start:
                     if counts[row := lane - part.start]:
-                        finished[lane].append((returned[lane].copy(), length[lane], success[row]))
-                    returned[lane], length[lane] = 0, 0
+                        finished[lane].append((returned[lane].copy(), length[lane], success[row], cut[row]))
+                    returned[lane], length[lane], steps[lane] = 0, 0, 0
                 if self.actions.policy.recurrent and (anew := moved.forgotten).any():
                     carry[b] = self.actions.policy.forget(carry[b], jnp.asarray(anew))
         self.notices += env.notices
         env.notices.clear()
         played = [episode for played, quota in zip(finished, self.quota, strict=True) for episode in played[:quota]]
-        returns, lengths, successes = (np.array(each, np.float64) for each in zip(*played, strict=True))
+        returns, lengths, successes, cuts = (np.array(each, np.float64) for each in zip(*played, strict=True))
+        self.notices += self.cuts.in_words(int(cuts.sum()), len(cuts))
         agents = None if returns.ndim == 1 else returns
         returns = returns if agents is None else returns.mean(-1)
-        return evaluation(returns, lengths, successes == 1, agents, self.source.spec.team)
+        return evaluation(returns, lengths, successes == 1, cuts, agents, self.source.spec.team)
 
 
 def _host_actions(

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from proximo.config import EnvConfig
+from proximo.config import EnvConfig, EvalConfig
 from proximo.envs.api import HostSource, JaxEnv
 from proximo.envs.host.rows import read_mask
 from proximo.errors import EnvError, ProximoError, UserError
@@ -34,7 +34,12 @@ Frames = Iterator[np.ndarray]
 
 
 def record(
-    source: JaxEnv | HostSource, agent: AnyAgent, env: EnvConfig, seed: int, deterministic: bool = True
+    source: JaxEnv | HostSource,
+    agent: AnyAgent,
+    env: EnvConfig,
+    seed: int,
+    deterministic: bool = True,
+    max_steps: int = EvalConfig.max_steps,
 ) -> tuple[Frames, float]:
     """The pictures [H, W, 3] of an episode, made as they are taken, and how many make a second.
 
@@ -43,7 +48,7 @@ def record(
     """
     draws = drawing(source)
     actions = Actions(agent.policy, None if deterministic else evaluation_action_key(seed))
-    limit = step_limit(source, env)
+    limit = step_limit(source, env, max_steps)
     if not isinstance(source, HostSource):
         return compiled_frames(source, actions, agent, limit, seed), rate(source)
     canvas = draws()
@@ -90,10 +95,11 @@ def film(
     env: EnvConfig,
     seed: int,
     deterministic: bool = True,
+    max_steps: int = EvalConfig.max_steps,
 ) -> tuple[list[str], list[str]]:
     """Write an episode as `stem`.mp4 and `stem`.gif; the files, and what the user should know of them."""
     check_installed()
-    frames, fps = record(source, agent, env, seed, deterministic)
+    frames, fps = record(source, agent, env, seed, deterministic, max_steps)
     count, more = write_video(stem, frames, fps)
     cut = f"The video was cut after {count:,} frames; the episode goes on."
     return [f"{stem}.mp4", f"{stem}.gif"], [cut] if more else []

@@ -20,6 +20,8 @@ class Evaluation:
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray  # bool
+    cut: int = 0
+    """How many of the episodes were cut because nothing else limits them (`eval.max_steps`)."""
     agents: dict[str, np.ndarray] = field(default_factory=dict)
     """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
     by_agent: np.ndarray | None = None  # [N, A] with many agents: the returns of each, in the order of the team
@@ -32,7 +34,7 @@ class Evaluation:
         each = {f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()}
         numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
-        return {"episodes": len(self.returns), **finite}
+        return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite}
 
 
 def described(name: str, values: np.ndarray) -> dict[str, float | None]:

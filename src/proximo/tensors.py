@@ -18,6 +18,8 @@ from proximo.files import total_memory, write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]
+VERSIONS = {"checkpoint": 2}
+"""Of the kinds of files whose content has changed; others are still in their first version."""
 LONGEST = 300
 """Letters of an error that may quote a file."""
 
@@ -63,7 +65,8 @@ def read(path: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
             given = header.get("format") if isinstance(header, dict) else None
             if given != _format(kind):
                 holds = in_words(given) if isinstance(given, str) else "something else"
-                raise UserError(f"{what}: it holds {holds}, and {_format(kind)} is expected.")
+                other = " Another version of Proximo wrote it." if holds.startswith(f"proximo-{kind}-") else ""
+                raise UserError(f"{what}: it holds {holds}, and {_format(kind)} is expected.{other}")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
         meta = header.get("meta")
         # The same content, written otherwise, is no longer what was written.
@@ -101,7 +104,7 @@ def _ends_plainly(path: Path) -> bool:
 
 
 def _format(kind: str) -> str:
-    return f"proximo-{kind}-1"
+    return f"proximo-{kind}-{VERSIONS.get(kind, 1)}"
 
 
 def _name(path: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.compiling import cached, compiled, jit, key_of
-from proximo.config import EnvConfig
+from proximo.config import EnvConfig, EvalConfig
 from proximo.envs.api import HostSource, JaxEnv, Timestep
 from proximo.envs.compiled.team import shown
 from proximo.envs.keys import env_key
@@ -182,13 +182,18 @@ class LaneStage:
 
 
 def trace(
-    source: JaxEnv | HostSource, agent: AnyAgent, env: EnvConfig, seed: int, stop: Callable[[], bool] = bool
+    source: JaxEnv | HostSource,
+    agent: AnyAgent,
+    env: EnvConfig,
+    seed: int,
+    stop: Callable[[], bool] = bool,
+    max_steps: int = EvalConfig.max_steps,
 ) -> dict[str, Any] | None:
     """The first episode of a deterministic evaluation, as JSON: the reward, value and action of each step.
 
     None if `stop` became true on the way, or the environment failed and was started anew.
     """
-    limit = step_limit(source, env)
+    limit = step_limit(source, env, max_steps)
     actions = Actions(agent.policy, None)
     if isinstance(source, HostSource):
         with closing(LaneStage(source, replace(env, max_steps_per_episode=limit), seed)) as lane:

@@ -1,5 +1,7 @@
 """The EnvPool adapter: the contract, and its filler steps."""
 
+import json
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -33,6 +35,20 @@ def test_the_step_after_an_end_is_a_filler():
     assert (rest.reward[7] == 0).all()
     # Gravity and torque change the speed by at most (15 + 6) * 0.05 in a step.
     assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
+
+
+def test_fillers_do_not_make_a_schedule_end_early(tmp_path):
+    """Four lanes with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of itself in
+    each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that 640 steps
+    would be without fillers are not the end."""
+    settings = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 64, "epochs_per_update": 1, "hidden_sizes": [4]}
+    settings |= {"max_steps_per_episode": 7, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
+    budget = {"total_timesteps": 640, "eval_frequency": 0, "eval_episodes": 1}
+    PPOTrainer("envpool/Pendulum-v1", preset=False, out=tmp_path / "run", **settings, **budget).train()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [56 * update for update in range(1, 13)]
+    rates = [row["ppo/learning_rate"] for row in rows]
+    assert rates == pytest.approx([0.01 * (1 - 56 * update / 640) for update in range(12)], rel=1e-4)
 
 
 @pytest.mark.slow

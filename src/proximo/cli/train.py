@@ -177,11 +177,12 @@ def evaluate(
         agent, source = open_run(path, config, which)
         videos: list[str] = []
         notices: list[str] = []
+        how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agent, config.env, used, not stochastic)
+            videos, notices = film(path / "videos" / which, source, agent, config.env, used, *how)
         evaluator = make_evaluator(
-            source, agent.policy, num_episodes, config.env, used, config.track.success_return, not stochastic
+            source, agent.policy, num_episodes, config.env, used, config.track.success_return, *how
         )
 
         def tell() -> bool:
@@ -201,10 +202,10 @@ def evaluate(
         about |= {"deterministic": not stochastic}
         typer.echo(to_json(about | summary | ({"videos": videos} if video else {})))
         return
-    how = "actions drawn from the policy" if stochastic else "always the most likely action"
+    chosen = "actions drawn from the policy" if stochastic else "always the most likely action"
     out.print(
         f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
-        f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {how}."
+        f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {chosen}."
     )
     out.print(evaluation_table(summary))
     goal = config.track.success_return

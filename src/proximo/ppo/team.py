@@ -19,7 +19,7 @@ from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState, initial_train_state, update
 
 Tree = Any
-COMMON = ("keys", "update", "pool")
+COMMON = ("keys", "update", "env_steps", "pool")
 """Of the state of training, what groups have in common; everything else is a dictionary by group."""
 
 

@@ -25,6 +25,24 @@ Tree = Any
 
 
 @struct.dataclass
+class EnvSteps:
+    """Environment steps that counted, as whole batches of `frames_per_batch` and the rest: compiled programs count
+    in 32 bits, and long runs go beyond them."""
+
+    batches: jax.Array  # int32
+    rest: jax.Array  # int32, less than a batch
+
+    @classmethod
+    def none(cls) -> EnvSteps:
+        return cls(jnp.int32(0), jnp.int32(0))
+
+    def after(self, steps: jax.Array, batch: int) -> EnvSteps:
+        """The count after `steps` more, at most a `batch`."""
+        rest = self.rest + steps
+        return EnvSteps(self.batches + rest // batch, rest % batch)
+
+
+@struct.dataclass
 class TrainState:
     """Everything that learning changes."""
 
@@ -35,6 +53,7 @@ class TrainState:
     learning_rate: jax.Array  # float32; moves only with the adaptive schedule
     keys: Keys
     update: jax.Array  # int32 updates done
+    env_steps: EnvSteps  # taken; steps that do not count, such as EnvPool's fillers, are none
     pool: Tree = None  # [P, ...] with self-play: earlier policies, and how many there were
 
 
@@ -57,6 +76,7 @@ def initial_train_state(params: Tree, obs_stats: Tree, config: Config) -> TrainS
         learning_rate=jnp.float32(config.ppo.learning_rate),
         keys=training_keys(config.seed),
         update=jnp.int32(0),
+        env_steps=EnvSteps.none(),
     )
 
 
@@ -94,9 +114,11 @@ def update(
 
 
 def current_rates(state: TrainState, config: Config) -> Rates:
-    """Learning rate, clip range and entropy weight of the update about to be made."""
-    ppo = config.ppo
-    progress = jnp.minimum(state.update.astype(jnp.float32) / config.num_updates, 1.0)
+    """Learning rate, clip range and entropy weight of the update about to be made. They follow the steps taken, out of
+    `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
+    ppo, taken = config.ppo, state.env_steps
+    batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
+    progress = jnp.minimum(batches / config.num_updates, 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)
     return Rates(
         learning=state.learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,

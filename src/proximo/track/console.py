@@ -59,7 +59,7 @@ class Display(Console):
     def start(self, config: Config, path: Path) -> None:
         self._config = config
         goal = config.stop.target_reward
-        aim = f", until the average return reaches {goal:g}" if goal is not None else ""
+        aim = f", until an evaluation confirms an average return of {goal:g}" if goal is not None else ""
         self.rich.print(
             f"Training [bold]{safe(config.env.id)}[/bold] for up to {config.train.total_timesteps:,} steps{aim}; "
             f"seed {config.seed}, {config.env.num_envs} environments."
@@ -98,7 +98,7 @@ class Display(Console):
 
     def finish(self, result: Record, path: Path) -> None:
         verdict = {
-            "converged": "[green]Solved[/green]: the average return reached the goal.",
+            "converged": "[green]Solved[/green]: the average return reached the goal, and an evaluation confirmed it.",
             "budget": "The budget is used up.",
             "callback": "A callback ended the run.",
             "interrupted": "[yellow]Interrupted[/yellow]: what was trained so far is saved.",
@@ -114,14 +114,24 @@ class Display(Console):
         ]
         if played:
             mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
-            rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes"))
+            cut = f", {played['episodes_cut']} of them cut (eval.max_steps)" if played["episodes_cut"] else ""
+            rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes{cut}"))
         if played and "win_rate" in played:
             won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
             rows.insert(3, ("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
         for name, text in rows:
             table.add_row(f"[bold]{name}[/bold]", text)
-        self.rich.print(verdict)
+        self.rich.print(verdict + unconfirmed(result))
         self.rich.print(table)
+
+
+def unconfirmed(result: Record) -> str:
+    """What is to be said of goals that training reached and evaluations did not."""
+    times = result["unconfirmed_goals"]
+    if not times or result["stop_reason"] == "converged":
+        return ""
+    often = "once" if times == 1 else f"{times:,} times"
+    return f" Training returns reached the goal {often}, but no evaluation confirmed it, so this is not solved."
 
 
 def number(value: float | None) -> str:

@@ -20,13 +20,15 @@ from proximo.train.program import ProgramState
 FOLDER = "checkpoints"
 BEST = "best"
 KIND = "checkpoint"
-COUNTS = ("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_step", "streak")
+COUNTS = ("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_step", "streak", "unconfirmed")
 SECONDS = ("training_seconds", "elapsed_seconds", "wall_seconds")
-SCORES = ("best_score", "best_average")
+SCORES = ("best_score", "best_average", "claim")
 FLAGS = ("converged", "goal_counts")
 MEANS = tuple(f"{part}/{name}_mean" for part in ("rollout", "recent") for name in ("return", "length"))
 SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "rollout/reward_mean")
 """What a row has that is always a number."""
+PLAYED = ("return_mean", "return_std", "return_min", "return_max")
+"""What is shown of an evaluation, besides its numbers of episodes."""
 NAME = re.compile(r"step_([0-9]{12,19})\.safetensors")
 
 
@@ -152,6 +154,8 @@ def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> Non
         unfit.append("resumed")
     if numbers["unfinished"] is not None and not _is_row(numbers["unfinished"], numbers):
         unfit.append("unfinished")
+    if numbers["final_eval"] is not None and not _is_evaluation(numbers["final_eval"]):
+        unfit.append("final_eval")
     rows = arrays["recent"].shape[0] if arrays["recent"].ndim else 0  # more than 3 with many agents
     limits = {"recent": (max(3, rows), config.track.recent_episodes), "window": (config.stop.convergence_window,)}
     for name, limit in limits.items():
@@ -176,6 +180,13 @@ def _is_row(row: Any, numbers: dict[str, Any]) -> bool:
         and all(_is_number(row[name]) for name in SHOWN)
         and all(row[name] is None or _is_number(row[name]) for name in {*MEANS, "recent/success_rate", *row})
         and row["time/steps_per_second"] > 0
+    )
+
+
+def _is_evaluation(played: Any) -> bool:
+    """Whether this is what `Evaluation.summary` gives."""
+    return all(type(played[name]) is int and played[name] >= 0 for name in ("episodes", "episodes_cut")) and all(
+        played[name] is None or _is_number(played[name]) for name in {*PLAYED, *played}
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +13,13 @@ from proximo.config import Config
 from proximo.ppo.finite import WATCHED
 from proximo.ppo.rollout import Episodes
 from proximo.teams import Team
-from proximo.train.convergence import Convergence
+from proximo.train.convergence import Convergence, window_averages
 from proximo.train.program import UpdateReport
 
 Record = dict[str, Any]
 COUNTERS = (
     *("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_score", "best_step"),
-    *("resumed", "unfinished"),
+    *("resumed", "unfinished", "unconfirmed", "final_eval"),
 )
 MAX_SKIPPED = 20
 """Updates in a row that may be undone before it is plain that the run will not recover."""
@@ -40,6 +41,9 @@ class History:
         """What the user should know; whoever shows them takes them away."""
         self.resumed: list[Record] = []
         self.unfinished: Record | None = None  # the last row, if its evaluation was stopped
+        self.unconfirmed = 0  # claims of the goal that an evaluation has refused
+        self.final_eval: Record | None = None  # of the last policy, if the run ended with its evaluation
+        self.best_average: float | None = None  # of the full windows of recent episodes
         self.stop_reason: str | None = None
         self.seconds_per_update = 0.0
         self.convergence = Convergence(config.stop)
@@ -52,10 +56,11 @@ class History:
 
     def save(self) -> tuple[Record, dict[str, np.ndarray]]:
         """Everything here that goes on after a resume: as JSON, and as arrays."""
-        now, best = time.perf_counter(), self.convergence.best_average
+        now = time.perf_counter()
         numbers = {name: getattr(self, name) for name in COUNTERS} | {
-            "best_average": None if np.isinf(best) else best,
+            "best_average": self.best_average,
             "streak": self.convergence.streak,
+            "claim": self.convergence.claim,
             "converged": self.convergence.converged,
             "goal_counts": self._goal_counts,
             "training_seconds": self._training_seconds,
@@ -68,9 +73,9 @@ class History:
         """Go on from what `save` gave; whether that was the end already, `stop_reason` says."""
         for name in COUNTERS:
             setattr(self, name, numbers[name])
-        convergence, best = self.convergence, numbers["best_average"]
-        convergence.best_average = -np.inf if best is None else best
+        convergence, self.best_average = self.convergence, numbers["best_average"]
         convergence.streak, convergence.converged = numbers["streak"], numbers["converged"]
+        convergence.claim = numbers["claim"]
         convergence.window, self._recent = arrays["window"], arrays["recent"]
         self._goal_counts = numbers["goal_counts"]
         self._training_seconds = numbers["training_seconds"]
@@ -81,6 +86,7 @@ class History:
     def go_on(self) -> None:
         """Train on although the goal is reached: it no longer ends the run."""
         self._goal_counts = not self.convergence.converged
+        self.final_eval = None
         self.stop_reason = self._reason(self._elapsed_before)
 
     def start_training(self) -> None:
@@ -92,8 +98,8 @@ class History:
         self._chunk_started = time.perf_counter()
 
     def add_chunk(self, reports: list[UpdateReport], parts: Mapping[str, float]) -> list[Record]:
-        """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`), if one does. `parts` are the
-        seconds that each part of an update took, if known."""
+        """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`) or claims its goal, if one
+        does. `parts` are the seconds that each part of an update took, if known."""
         self.seconds_per_update = (time.perf_counter() - self._chunk_started) / len(reports)
         records = []
         for number, report in enumerate(reports, 1):
@@ -104,19 +110,47 @@ class History:
             elapsed = self._chunk_started - self._started + self.seconds_per_update * number
             records.append(self._add(report, elapsed) | {f"time/{name}": value for name, value in parts.items()})
             self.stop_reason = self._reason(elapsed)
-            if self.stop_reason:
+            if self.stop_reason or self.claimed:
                 break
         return records
 
-    def add_evaluation(self, mean_return: float | None) -> None:
-        """Judge an evaluation, where those decide."""
-        if self.config.stop.on == "evaluation":
-            self.convergence.observe(np.array([-np.inf if mean_return is None else mean_return]))
-            self.stop_reason = self.stop_reason or self._reason(0.0)
+    @property
+    def claimed(self) -> bool:
+        """Whether the goal was reached in training, and an evaluation is to decide if it counts."""
+        return self.convergence.claim is not None
+
+    def add_evaluation(self, played: Record) -> Record:
+        """Judge the evaluation of the policy as it is now; what its row says of the goal, if that was claimed."""
+        mean, convergence = played["return_mean"], self.convergence
+        if self._goal_counts and self.config.stop.on == "evaluation":
+            convergence.observe(np.array([-np.inf if mean is None else mean]))
+        claim, found = convergence.claim, {}
+        if claim is not None:
+            confirmed = convergence.confirm(mean)
+            found = {"goal/training_return": claim, "goal/confirmed": int(confirmed)}
+            if confirmed:
+                self.stop_reason = "converged"
+            else:
+                self._refuse(claim, played)
+        if self.stop_reason is not None:
+            self.final_eval = played
+        return found if self.config.stop.on == "training" else {}
+
+    def _refuse(self, claim: float, played: Record) -> None:
+        self.unconfirmed += 1
+        if self.unconfirmed > 1:
+            return
+        mean = "no number" if played["return_mean"] is None else f"{played['return_mean']:.4g}"
+        goal, goes_on = self.config.stop.target_reward, "" if self.stop_reason else " Training goes on."
+        self.notices.append(
+            f"Not solved: after {self.steps:,} steps the training return averaged {claim:.4g} with sampled actions "
+            f"(the goal is {goal:g}), but an evaluation with deterministic actions averaged {mean} over "
+            f"{played['episodes']} episodes.{goes_on} Further such cases are counted, as unconfirmed_goals."
+        )
 
     def is_best(self, score: float | None) -> bool:
-        """Note the score of the policy as it is now; whether none before had a better one."""
-        if score is None or (self.best_score is not None and score <= self.best_score):
+        """Note the score of the policy as it is now; whether none before had a better one. Of equals the later wins."""
+        if score is None or math.isnan(score) or (self.best_score is not None and score < self.best_score):
             return False
         self.best_score, self.best_step = score, self.steps
         return True
@@ -127,25 +161,34 @@ class History:
 
     @property
     def recent_score(self) -> float | None:
-        """What chooses the best policy where there are no evaluations: recent returns, with self-play recent wins."""
-        return self._win_rate if self.config.agents.selfplay else self.recent_return
+        """What chooses the best policy where there are no evaluations: the last returns, once there are enough of them;
+        with self-play recent wins."""
+        return self._win_rate if self.config.agents.selfplay else self.full_return
 
     @property
     def _win_rate(self) -> float | None:
         scores = self._recent[-1]
         return _mean(scores[scores >= 0])
 
-    def summary(self) -> Record:
-        """The counters of a run, as `result.json` names them."""
-        best = self.convergence.best_average
+    @property
+    def full_return(self) -> float | None:
+        """The average of the last `track.recent_episodes` returns; None while there are fewer."""
+        return self.recent_return if self._recent.shape[1] == self.config.track.recent_episodes else None
+
+    def summary(self, final_eval: Record | None) -> Record:
+        """The counters of a run, as `result.json` names them. The returns at the end and at their best are averages
+        over as many episodes: over `track.recent_episodes`, or, while there were fewer, over all."""
+        best = self.recent_return if self.best_average is None else self.best_average
+        confirmed = final_eval is not None and self.convergence.meets(final_eval["return_mean"])
         return {
             "total_steps": self.steps,
             "episodes": self.episodes,
             "updates": self.updates,
             "wall_seconds": time.perf_counter() - self._created,
             "steps_per_second": self.steps / max(self._training_seconds, 1e-9),
-            "converged": self.convergence.converged,
-            "best_return": best if np.isfinite(best) else None,
+            "converged": self.convergence.converged and confirmed,
+            "unconfirmed_goals": self.unconfirmed,
+            "best_return": best,
             "final_return": self.recent_return,
             "best_policy": {"step": self.best_step, "score": self.best_score, "by": self.judged_by},
             "skipped_updates": self.skipped,
@@ -178,9 +221,8 @@ class History:
         self.updates += 1
         self.steps += int(report.num_valid)
         self.episodes += finished.shape[1]
-        recent = np.concatenate([self._recent, finished], axis=1)
-        self._recent = recent[:, -self.config.track.recent_episodes :]
-        if self.config.stop.on == "training":
+        self._remember(finished)
+        if self._goal_counts and self.config.stop.on == "training":
             self.convergence.observe(finished[0])
         return {
             "update": self.updates,
@@ -200,6 +242,14 @@ class History:
             "time/update": self.seconds_per_update,
             "time/steps_per_second": self.steps / self._training_seconds,
         }
+
+    def _remember(self, finished: np.ndarray) -> None:
+        """The recent episodes, with these, and the best average there was of as many."""
+        size = self.config.track.recent_episodes
+        averages = window_averages(self._recent[0], finished[0], size)
+        known = [] if self.best_average is None else [self.best_average]
+        self.best_average = max([*known, *averages[np.isfinite(averages)].tolist()], default=None)
+        self._recent = np.concatenate([self._recent, finished], axis=1)[:, -size:]
 
     def _of_agents(self) -> Record:
         """Of many agents, the recent returns of each; and how the learning side did against earlier policies."""

@@ -32,7 +32,7 @@ def illustrate(
     played = None
     try:
         if result["final_eval"]:
-            played = trace(env, agent, config.env, config.seed, stop)
+            played = trace(env, agent, config.env, config.seed, stop, config.eval.max_steps)
     except Exception as error:
         trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
     try:
@@ -42,7 +42,8 @@ def illustrate(
         trouble.append(f"There are no pictures: {type(error).__name__}: {error}")
     try:
         if config.track.video and result["final_eval"]:
-            trouble += film(path / "videos" / "final", env, agent, config.env, config.seed)[1]
+            limit = config.eval.max_steps
+            trouble += film(path / "videos" / "final", env, agent, config.env, config.seed, max_steps=limit)[1]
     except Exception as error:
         trouble.append(f"There is no video: {error}")
     return trouble

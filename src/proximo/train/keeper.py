@@ -25,8 +25,8 @@ JUDGED = 20
 class Keeper:
     """Writes what is due after each update.
 
-    Everything but the checkpoints by the clock is due at update numbers that the settings alone decide, so that a run
-    which was stopped and resumed keeps the same policies as one that was not.
+    Everything but the checkpoints by the clock is due at update numbers that the settings and the numbers of the run
+    decide, so that a run which was stopped and resumed keeps the same policies as one that was not.
     """
 
     def __init__(
@@ -89,11 +89,12 @@ class Keeper:
         if asked and self._saved == (history.updates, history.unfinished):
             self._note(f"A checkpoint was written after {history.steps:,} steps, as SIGUSR1 asked.")
 
-    def judge(self, history: History, evaluated: float | None) -> float | None:
-        """How well the policy does, if it is to be judged now."""
+    def judge(self, history: History, evaluated: float | None, last: bool = False) -> float | None:
+        """How well the policy does, if it is to be judged now, as it is when the `last` update is made. By the mean
+        return of its evaluation; without evaluations by the last training returns, once there are enough of them."""
         if history.config.eval.frequency:
             return evaluated
-        due = history.updates % _judged_every(history) == 0
+        due = last or history.updates % _judged_every(history) == 0
         return history.recent_score if due else None
 
     def finish(self, state: ProgramState, history: History) -> None:

@@ -190,15 +190,23 @@ def learn(
     train, discounted, critic_carry, metrics = update_all(state.train, rollout, lanes.discounted, policy, config)
     lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
     if config.train.on_nonfinite == "skip":
-        undone = (replace(state.train, update=train.update), state.collect)
-        train, lanes = jax.lax.cond(is_finite(metrics), lambda: (train, lanes), lambda: undone)
+        undone = replace(state.train, update=train.update)
+        train = jax.lax.cond(is_finite(metrics), lambda: train, lambda: undone)
+        # The environments have moved on, and so does what goes with them; it may hold what was not finite.
+        lanes = replace(lanes, discounted=finite_part(lanes.discounted), carry=finite_part(lanes.carry))
     valid, reward = rollout.valid, rollout.reward
     if isinstance(policy, TeamPolicy):
         valid, reward = valid.any(-1), reward.mean(-1)
         episodes = with_scores(policy, episodes)
     num_valid = valid.sum(dtype=jnp.int32)
+    train = replace(train, env_steps=train.env_steps.after(num_valid, config.frames_per_batch))
     mean_reward = jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     return ProgramState(train, lanes), UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
+
+
+def finite_part(tree: Tree) -> Tree:
+    """`tree` with 0, as at the start of an episode, for every number that is not finite."""
+    return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)), tree)
 
 
 def stacked(metrics: Metrics) -> dict[tuple[str, ...], jax.Array]:

@@ -286,7 +286,8 @@ class PPOTrainer:
 
     def _evaluation_due(self, history: History) -> bool:
         frequency = self.config.eval.frequency
-        return history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
+        scheduled = history.stop_reason is None and bool(frequency) and history.updates % frequency == 0
+        return scheduled or history.claimed
 
     def _judge(
         self, keeper: Keeper, state: ProgramState, records: list[Record], history: History, stop: Callable[[], bool]
@@ -303,8 +304,9 @@ class PPOTrainer:
             last |= {f"eval/{name}": value for name, value in summary.items()}
             evaluated = score(summary)
             self._callbacks.call("on_evaluation", summary)
-            history.add_evaluation(summary["return_mean"])
+            last |= history.add_evaluation(summary)
             history.unfinished = None
+            self._tell(history.notices)
             unwritten = [last]
         keeper.append(unwritten)
         keeper.after_updates(state, history, keeper.judge(history, evaluated))
@@ -338,6 +340,7 @@ class PPOTrainer:
                 self.config.env,
                 self.config.seed,
                 self.config.track.success_return,
+                max_steps=self.config.eval.max_steps,
             )
         evaluator = self._evaluators[episodes]
         played = evaluator(self.agent.params, self.agent.obs_stats, stop)
@@ -360,6 +363,8 @@ class PPOTrainer:
     def _finish(self, keeper: Keeper, state: ProgramState, history: History, interrupt: Interrupt) -> dict[str, Any]:
         """Checkpoint, models, final evaluation, summary and pictures. A run that was cut short is not evaluated."""
         reason = history.stop_reason or "interrupted"
+        if history.unfinished and reason != "failed":  # its evaluation was stopped, and may decide how the run ends
+            reason = "interrupted"
         try:
             keeper.finish(state, history)
         except EnvError as error:  # they cannot say where they stand: the checkpoint does without
@@ -368,16 +373,17 @@ class PPOTrainer:
             keeper.finish(state, history)
         stopped = lambda: interrupt.signal is not None  # noqa: E731
         complete = reason not in ("interrupted", "failed")
-        played = self._final_evaluation(state, stopped) if complete else None
+        known = history.final_eval if complete else None  # the one that ended the run
+        played = known or (self._final_evaluation(state, stopped) if complete else None)
         if complete and played is None and stopped():  # a resume makes up for it
             reason, complete = "interrupted", False
-        judged = score(played or {}) if self.config.eval.frequency else history.recent_score
+        judged = keeper.judge(history, score(played or {}), last=True)
         keeper.keep_if_best(state, history, judged if complete else None)
         result = {
             "env": self.config.env.id,
             "seed": self.config.seed,
             "algorithm": "PPO",
-            **history.summary(),
+            **history.summary(played),
             "stop_reason": reason,
             "final_eval": played,
             "versions": versions(),
@@ -388,7 +394,7 @@ class PPOTrainer:
         keeper.write(lambda: keeper.store.finish(result))
         # All is saved: now they may fail.
         self._tell_of_checkpoints(keeper)
-        if played:
+        if played and not known:
             self._callbacks.call("on_evaluation", played)
         self._callbacks.call("on_end", result)
         return result

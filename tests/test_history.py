@@ -1,0 +1,163 @@
+"""Counters and windows of a run: averages of the same length are compared, and claims of a goal are decided."""
+
+import numpy as np
+import pytest
+
+from proximo.config import Config
+from proximo.ppo.rollout import Episodes
+from proximo.settings import build
+from proximo.train.history import History
+from proximo.train.program import UpdateReport
+
+
+def history(**values):
+    small = {"env.num_envs": 2, "ppo.rollout_length": 4, "ppo.minibatch_size": 8, "track.recent_episodes": 3}
+    return History(build(small | {name.replace("__", "."): value for name, value in values.items()}))
+
+
+def report(returns):
+    """An update in which episodes of one step with these returns finished."""
+    returns = np.array([returns], np.float32)
+    episodes = Episodes(np.ones(returns.shape, int), returns, np.zeros(returns.shape, bool))
+    watched = ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "ppo/parameter_norm")
+    return UpdateReport({name: np.float32(0) for name in watched}, episodes, np.int32(8), np.float32(0))
+
+
+def add(one, *updates):
+    one.start_training()
+    one.start_chunk()
+    return one.add_chunk([report(returns) for returns in updates], {})
+
+
+def returns_of(one):
+    result = one.summary(None)
+    return result["final_return"], result["best_return"]
+
+
+def evaluation(mean, episodes=10):
+    return {"return_mean": mean, "episodes": episodes}
+
+
+def test_windows_that_are_not_full_are_no_best():
+    """35 alone, then (35, 0, 1), (0, 1, 2), (1, 2, 6), (2, 6, 4): the best full window has 12, not 35."""
+    one = history()
+    add(one, [35.0, 0.0])
+    assert returns_of(one) == (17.5, 17.5)  # of all there are: nothing better is known
+    add(one, [1.0, 2.0])
+    assert returns_of(one) == (1, 12)
+    add(one, [6.0], [4.0])
+    assert returns_of(one) == (4, 12)
+
+
+def test_the_end_and_the_best_are_of_windows_of_one_length():
+    """Whatever the goal's own window is, and whoever's returns it looks at."""
+    for goal in ({"stop__convergence_window": 1}, {"stop__convergence_window": 50}, {"stop__on": "evaluation"}):
+        one = history(stop__target_reward=1e9, **goal)
+        add(one, [9.0, 1.0, 2.0, 6.0])
+        assert returns_of(one) == (3, 4), goal
+
+
+def test_the_best_average_is_kept_by_a_checkpoint():
+    one = history()
+    add(one, [9.0, 9.0, 9.0, 0.0])
+    again = history()
+    again.load(*one.save())
+    add(again, [0.0])
+    assert returns_of(again) == (3, 9)
+
+
+@pytest.mark.parametrize("scores", [[5.0, 5.0], [5.0, 4.0, 5.0]])
+def test_of_equal_policies_the_later_is_the_best(scores):
+    one = history()
+    for score in scores:
+        add(one, [0.0])
+        best = one.is_best(score)
+        assert best == (score == 5)
+    assert (one.best_score, one.best_step) == (5, 8 * len(scores))
+    assert not one.is_best(None)
+    assert not one.is_best(float("nan"))
+
+
+GOAL = {"stop__target_reward": 10.0, "stop__convergence_window": 2, "stop__early_stopping_patience": 1}
+
+
+def test_a_claim_ends_a_chunk_and_not_the_run():
+    one = history(**GOAL)
+    assert len(add(one, [3.0, 12.0], [12.0], [12.0])) == 2
+    assert (one.claimed, one.stop_reason, one.summary(None)["converged"]) == (True, None, False)
+
+
+def test_an_evaluation_confirms_a_claim():
+    one, played = history(**GOAL), evaluation(10.0)
+    add(one, [12.0, 12.0])
+    assert one.add_evaluation(played) == {"goal/training_return": 12, "goal/confirmed": 1}
+    assert (one.stop_reason, one.final_eval) == ("converged", played)
+    assert one.summary(played)["converged"] is True
+    assert not one.notices
+
+
+def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so():
+    one = history(**GOAL)
+    for times in (1, 2):
+        add(one, [12.0, 12.0])
+        assert one.add_evaluation(evaluation(-500.0)) == {"goal/training_return": 12, "goal/confirmed": 0}
+        assert (one.claimed, one.stop_reason, one.final_eval) == (False, None, None)
+        assert one.summary(None)["unconfirmed_goals"] == times
+    assert one.notices == [
+        "Not solved: after 8 steps the training return averaged 12 with sampled actions (the goal is 10), but an "
+        "evaluation with deterministic actions averaged -500 over 10 episodes. Training goes on. Further such cases "
+        "are counted, as unconfirmed_goals."
+    ]
+
+
+def test_a_claim_with_the_last_update_decides_how_the_run_ends():
+    """The evaluation is the final one either way."""
+    for mean, reason in ((9.0, "budget"), (11.0, "converged")):
+        one = history(**GOAL, train__total_timesteps=8)
+        add(one, [12.0, 12.0])
+        assert (one.claimed, one.stop_reason) == (True, "budget")
+        one.add_evaluation(evaluation(mean))
+        assert (one.stop_reason, one.final_eval["return_mean"]) == (reason, mean)
+    assert "Training goes on" not in "".join(one.notices)
+
+
+def test_a_claim_that_was_not_decided_is_kept_by_a_checkpoint():
+    one = history(**GOAL)
+    add(one, [12.0, 12.0])
+    again = history(**GOAL)
+    again.load(*one.save())
+    assert (again.claimed, again.stop_reason) == (True, None)
+    played = evaluation(11.0)
+    again.add_evaluation(played)
+    last = history(**GOAL)
+    last.load(*again.save())
+    assert (last.stop_reason, last.final_eval) == ("converged", played)
+
+
+def test_a_goal_that_was_reached_before_is_claimed_no_more():
+    """What goes on beyond it is converged only if its own last evaluation says so."""
+    one = history(**GOAL)
+    add(one, [12.0, 12.0])
+    one.add_evaluation(evaluation(11.0))
+    one.go_on()
+    add(one, [12.0, 12.0])
+    assert (one.claimed, one.stop_reason, one.final_eval) == (False, None, None)
+    assert [one.summary(evaluation(mean))["converged"] for mean in (9.0, 10.0, None)] == [False, True, False]
+
+
+def test_evaluations_can_be_the_windows():
+    one = history(stop__target_reward=10.0, stop__on="evaluation", stop__early_stopping_patience=2)
+    for mean in (11.0, None, 10.0):
+        add(one, [99.0, 99.0, 99.0])
+        assert not one.claimed
+        assert one.add_evaluation(evaluation(mean)) == {}
+        assert one.stop_reason is None
+    played = evaluation(12.0)
+    one.add_evaluation(played)
+    assert (one.stop_reason, one.final_eval, one.unconfirmed) == ("converged", played, 0)
+
+
+def test_nothing_is_claimed_without_a_goal():
+    one = History(Config())
+    add(one, [1e9] * 200)
+    assert not one.claimed
