@@ -29,7 +29,9 @@ class Matches:
         self._sides = list(policy.selfplay.sides.values())
         match: Any = Match(policy)
         games = -(-config.eval.episodes // len(self._sides))  # of each side, against each opponent
-        self._evaluator = make_evaluator(source, match, games, config.env, config.seed, deterministic=False)
+        self._evaluator = make_evaluator(
+            source, match, games, config.env, config.seed, deterministic=False, max_steps=config.eval.max_steps
+        )
 
     @property
     def notices(self) -> list[str]:
