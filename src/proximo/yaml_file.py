@@ -15,6 +15,7 @@ from proximo.files import CAREFULLY, read_inside, read_up_to
 LARGEST = 2**18
 """Bytes: the file of a run is a hundred times smaller, and reading as many takes seconds."""
 MOST_REFERENCES, MOST_KEYS = 1000, 20_000
+DEEPEST = 50
 LONGEST_DETAIL = 300
 QUOTES = "'\""
 
@@ -58,6 +59,11 @@ class _Loader(yaml.SafeLoader):
     means something without end, since it refers to itself again and again."""
 
     references = 0
+
+    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+        if self.flow_level >= DEEPEST:  # PyYAML would look at them all for each of them
+            raise yaml.scanner.ScannerError(None, None, "it is nested too deeply", self.get_mark())
+        super().fetch_flow_collection_start(token)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.references += self.check_event(yaml.AliasEvent)
