@@ -42,7 +42,7 @@ def proximo(monkeypatch, capsys):
 
     def call(*args, cwd):
         monkeypatch.chdir(cwd)
-        monkeypatch.setattr(files, "START", cwd)
+        monkeypatch.setattr(files, "START", cwd, raising=False)
         monkeypatch.setattr(sys, "argv", ["proximo", *args])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import probes
+import team_probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
@@ -205,6 +206,18 @@ def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path)
     told = [said for said in one.console.said if said.startswith("Not solved")]
     assert len(told) == 1
     assert "with sampled actions (the goal is 3), but an evaluation with deterministic actions averaged" in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_teams_are_solved_only_if_their_final_evaluation_says_so(seed, tmp_path):
+    """Both agents get about 10 or -10 by a coin: two lucky episodes claim the 9, and ten do not confirm it."""
+    goal = LUCKY | {"target_reward": 9.0, "convergence_window": 2, "total_timesteps": 64 * 4, "eval_episodes": 10}
+    result = trainer(tmp_path / "run", team_probes.Weather(), seed=seed, eval_frequency=0, **goal).train()
+    assert (result["stop_reason"], result["converged"]) == ("budget", False)
+    assert result["unconfirmed_goals"] > 0
+    assert result["final_eval"]["return_mean"] < 9
+    assert result["final_eval"]["episodes"] == 10
 
 
 @pytest.mark.slow
