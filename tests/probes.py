@@ -202,6 +202,13 @@ class Alternating(Probe):
         return (clock, action), Transition(obs=jnp.zeros(1, jnp.float32), reward=reward, terminated=clock == 8)
 
 
+class EachUpdate:
+    """A callback that is called once for each update."""
+
+    def __init__(self, call):
+        self.log_training_step = call
+
+
 class Notes(Console):
     """A console that remembers what it was told."""
 

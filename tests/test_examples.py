@@ -74,6 +74,15 @@ def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
     assert slopes["hidden"]["kernel"].any()
 
 
+@pytest.mark.slow
+def test_the_battle_is_trained(tmp_path):
+    pytest.importorskip("magent2", reason="MAgent2 is not installed")
+    few = dict(total_timesteps=64, num_envs=2, rollout_length=16, minibatch_size=16, epochs_per_update=1, video=False)
+    result = load("battle").main(out=tmp_path / "run", eval_episodes=2, eval_frequency=0, verbose=False, **few)
+    assert result["total_steps"] == 64
+    assert 0 <= result["final_eval"]["win_rate"] <= 1
+
+
 def test_every_example_is_run():
-    run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder"}
+    run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder", "battle"}
     assert {file.stem for file in FOLDER.glob("*.py")} == run

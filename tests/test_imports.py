@@ -45,7 +45,7 @@ ALLOWED = {
     "pyfunc": "policy",
     "tables": "printing settings track experiment",
     "train": "compiling config errors files processes seeding settings spaces presets teams tensors envs policy ppo "
-    "collect evaluate matches trace track record",
+    "collect evaluate matches summary trace track record",
     "experiment": "_version compiling config credentials errors files presets printing processes seeding settings "
     "spaces yaml_file envs policy ppo collect evaluate summary trace record run tables track train",
 }

@@ -305,7 +305,8 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkey
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_in_mlflow(tmp_path):
     path = tmp_path / "runs" / "run"
-    train(path, callback=lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 23 else None)
+    stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 23 else None  # noqa: E731
+    train(path, callback=probes.EachUpdate(stop))
     sync(path, read_config(path))
     assert (stored(path).info.status, stored(path).data.tags["stop_reason"]) == ("KILLED", "interrupted")
     first = stored(path).info.run_id

@@ -88,7 +88,7 @@ def whole(tmp_path_factory):
 
 
 def at_update(number, act):
-    return lambda metrics: act() if metrics["update"] == number else None
+    return probes.EachUpdate(lambda metrics: act() if metrics["update"] == number else None)
 
 
 def interrupt():
@@ -103,16 +103,26 @@ def copy(whole, tmp_path):
 # What stops a run
 
 
-@pytest.mark.parametrize("update", [5, 7, 14, 20])  # 20: before the final evaluation
+@pytest.mark.parametrize("update", [5, 7, 14])
 def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
     path = tmp_path / "run"
     result = trainer(path).train(callback=at_update(update, interrupt))
     assert (result["stop_reason"], result["updates"]) == ("interrupted", update)
-    again = resume(path)
-    assert again.train()["resumed"] == [{"step": 64 * update, "exact": True}]
+    assert resume(path).train()["resumed"] == [{"step": 64 * update, "exact": True}]
     assert_same_run(whole, path)
     with pytest.raises(UserError, match="already holds something"):
-        again.train()
+        trainer(path).train()
+
+
+def test_a_run_that_is_interrupted_before_its_final_evaluation_is_evaluated_later(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    one = trainer(path)
+    evaluate = one._final_evaluation
+    monkeypatch.setattr(one, "_final_evaluation", lambda *args: interrupt() or evaluate(*args))
+    result = one.train()
+    assert (result["stop_reason"], result["updates"], result["final_eval"]) == ("interrupted", 20, None)
+    assert resume(path).train()["resumed"] == [{"step": 64 * 20, "exact": True}]
+    assert_same_run(whole, path)
 
 
 def test_an_interrupted_run_without_evaluations_keeps_the_same_best_policy(tmp_path):
@@ -372,7 +382,7 @@ def test_policies_are_kept_evenly(tmp_path):
     def note(metrics):
         seen[metrics["update"]] = jax.tree.leaves(one.agent.params["actor"])[0]
 
-    one.train(callback=note)
+    one.train(callback=probes.EachUpdate(note))
     for number, update in ((1, 7), (2, 13), (3, 20)):
         kept = PPOAgent.load(tmp_path / "run" / "models" / f"pi_ckpt{number}.safetensors")
         np.testing.assert_array_equal(jax.tree.leaves(kept.params["actor"])[0], seen[update])
@@ -413,7 +423,7 @@ def test_a_full_disk_does_not_end_the_run(whole, tmp_path, monkeypatch):
         if metrics["update"] == 11:
             full.clear()
 
-    one.train(callback=watch)
+    one.train(callback=probes.EachUpdate(watch))
     assert [said for said in one.console.said if "No space" in said] == [
         f"Cannot write to {path}: No space left on device. Training goes on, and writing is tried again."
     ]

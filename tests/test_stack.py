@@ -232,7 +232,7 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     trainer(tmp_path / "whole").train()
-    assert trainer(tmp_path / "cut").train(callback=interrupt)["updates"] == 4
+    assert trainer(tmp_path / "cut").train(callback=probes.EachUpdate(interrupt))["updates"] == 4
     resumed = PPOTrainer.resume(tmp_path / "cut", console=probes.Notes()).train()
     assert resumed["resumed"] == [{"step": 256, "exact": True}]
     assert_same_run(tmp_path / "whole", tmp_path / "cut")

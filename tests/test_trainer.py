@@ -15,6 +15,7 @@ import yaml
 
 import probes
 import team_probes
+from host_probes import CompiledWalk, Walk
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
@@ -255,14 +256,116 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path):
             return metrics["update"] < 6
 
     calls = []
-    result = trainer(tmp_path / "run").train(callback=[Watcher(), lambda metrics: calls.append(metrics["step"])])
+    result = trainer(tmp_path / "run").train(callback=[Watcher(), lambda metrics: calls.append(metrics["episode"])])
     assert [update for update, *_ in seen] == [1, 2, 3, 4, 5, 6]
-    assert calls == [64, 128, 192, 256, 320, 384]
+    assert calls == list(range(1, result["episodes"] + 1)), "once for each episode"
     assert [update for update, *_, evaluated in seen if evaluated] == [4]
     assert seen[3][3]["episodes"] == 3
+    assert seen[3][3]["avg_reward"] == seen[3][3]["return_mean"]
     assert (result["stop_reason"], result["updates"]) == ("callback", 6)
     with pytest.raises(UserError, match="int has neither"):
         trainer(tmp_path / "other").train(callback=3)
+
+
+def test_a_plain_callback_is_called_for_each_episode_or_for_an_update_without_one(tmp_path):
+    heard = []
+    one = trainer(tmp_path / "run", env=probes.TruncatedForever(), num_envs=2, rollout_length=4, minibatch_size=8)
+    one.train(callback=lambda metrics: heard.append(metrics))
+    told = [(metrics["update"], metrics["episode"]) for metrics in heard]
+    # Both environments end after 5 steps: in the updates 2, 3, 4 and 5 (steps 5, 10, 15, 20), not in 1 and 6.
+    assert told[:10] == [(1, 0), (2, 1), (2, 2), (3, 3), (3, 4), (4, 5), (4, 6), (5, 7), (5, 8), (6, 8)]
+    assert np.isnan(heard[0]["step_metrics"]["avg_reward"])
+    assert f"{heard[0]['step_metrics']['avg_reward']:.2f}" == "nan"
+    assert "episode_metrics" not in heard[0]
+    assert heard[1]["episode_metrics"] == {"return": 5.0, "length": 5, "success": False}
+
+
+def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path):
+    heard = []
+    result = trainer(tmp_path / "run", eval_frequency=0).train(callback=probes.EachUpdate(heard.append))
+    assert [metrics["eval_metrics"] is not None for metrics in heard] == [False] * 9 + [True]
+    final = heard[-1]["eval_metrics"]
+    assert final["avg_reward"] == result["final_eval"]["return_mean"]
+    assert {"std_reward", "min_reward", "max_reward", "avg_length"} <= final.keys()
+
+
+def test_training_again_goes_on_in_the_same_folder(tmp_path):
+    one = trainer(tmp_path / "run", console=probes.Notes())
+    first = one.train()
+    one.console.said.clear()
+    again = one.train()
+    assert (first["total_steps"], again["total_steps"]) == (640, 1280)
+    assert len(rows(tmp_path / "run")) == 20
+    assert one.console.said[0].endswith("run was complete; it is trained on for as long again.")
+    assert again["resumed"] == [{"step": 640, "exact": True}]
+    assert one.train()["total_steps"] == 1920
+
+
+def test_training_again_after_an_interrupt_ends_what_was_begun(tmp_path):
+    whole = trainer(tmp_path / "whole").train()
+    one = trainer(tmp_path / "run")
+    stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 4 else None  # noqa: E731
+    assert one.train(callback=probes.EachUpdate(stop))["stop_reason"] == "interrupted"
+    again = one.train()
+    assert (again["total_steps"], again["final_eval"]) == (whole["total_steps"], whole["final_eval"])
+
+
+@pytest.mark.slow
+def test_episodes_are_a_budget_that_training_again_extends(tmp_path):
+    one = trainer(tmp_path / "run", env=probes.OneStep(), max_episodes=100, eval_frequency=0)
+    assert one.train()["episodes"] == 128
+    assert one.train()["episodes"] == 256  # 128 and 100 more, to the end of the update
+
+
+def test_python_says_what_a_preset_sets(tmp_path):
+    said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._remarks
+    assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out): ")
+    assert "ppo.rollout_length=32" in said[0]
+    assert "ends the run if it is reached before train.max_episodes=3" in said[1]
+    assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._remarks == []
+
+
+def test_verbose_prints_the_block_of_every_update_with_its_own_time(tmp_path, capsys):
+    PPOTrainer(
+        "gymnax/CartPole-v1", out=tmp_path / "run", preset=False, verbose=True, **(SMALL | {"total_timesteps": 192})
+    ).train()
+    assert capsys.readouterr().out.count("ROLLOUT STATISTICS") == 3
+    times = [row["time/update"] for row in rows(tmp_path / "run")]
+    assert len(set(times)) == 3, "not the mean of several"
+    with pytest.raises(UserError, match="not both"):
+        PPOTrainer("gymnax/CartPole-v1", verbose=True, console=probes.Notes())
+
+
+@pytest.mark.parametrize("make_env", [CompiledWalk, Walk])
+def test_what_a_rollout_holds_can_be_had(make_env, tmp_path):
+    """Of `Walk`: x goes 0.75 up from 0.25, or 0.5 down, and is the reward; at step 0 only up is allowed."""
+    one = trainer(tmp_path / "run", env=make_env(), num_envs=2, rollout_length=8, minibatch_size=16)
+    held = one.collect()
+    assert {"observations", "actions", "rewards", "next_observations", "dones", "log_probs", "values"} <= held.keys()
+    assert {held[name].shape for name in ("actions", "rewards", "dones", "log_probs", "values")} == {(8, 2)}
+    assert held["observations"].shape == held["next_observations"].shape == (8, 2, 2)
+    np.testing.assert_array_equal(held["observations"][0], [[0.25, 0], [0.25, 0]])
+    np.testing.assert_array_equal(held["actions"][0], [1, 1])
+    np.testing.assert_array_equal(held["rewards"][0], [1.0, 1.0])
+    np.testing.assert_array_equal(held["next_observations"][0], [[1.0, 1], [1.0, 1]])
+    np.testing.assert_allclose(held["log_probs"][0], 0.0, atol=1e-6)  # one action was allowed
+    cut = held["truncated"]
+    if cut.any():
+        np.testing.assert_array_equal(
+            held["next_observations"][cut][:, 1], 7.0
+        )  # where it led, not where it began anew
+    first = held["observations"][0]
+    np.testing.assert_allclose(held["values"][0], one.agent.value(first), rtol=1e-5)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_what_a_rollout_of_many_agents_holds_is_by_group(tmp_path):
+    held = trainer(
+        tmp_path / "run", env=team_probes.TwoKinds(), num_envs=2, rollout_length=4, minibatch_size=8
+    ).collect()
+    assert list(held) == ["sorter", "aimer"]
+    assert held["sorter"]["rewards"].shape == (4, 4)
 
 
 class Listener:
@@ -465,13 +568,13 @@ def test_settings_that_own_networks_do_not_read_are_refused(given):
 def test_precedence(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {gamma: 0.5, gae_lambda: 0.6}")
-    tuned = resolve("gymnax/CartPole-v1", None, True, {})
+    tuned, _ = resolve("gymnax/CartPole-v1", None, True, {})
     assert tuned.ppo.gamma != settings.build().ppo.gamma, "the preset must set gamma for this test to say anything"
-    assert resolve("gymnax/CartPole-v1", None, False, {}).ppo.gamma == settings.build().ppo.gamma
-    layered = resolve("gymnax/CartPole-v1", file, True, {"gamma": 0.4})
+    assert resolve("gymnax/CartPole-v1", None, False, {})[0].ppo.gamma == settings.build().ppo.gamma
+    layered, _ = resolve("gymnax/CartPole-v1", file, True, {"gamma": 0.4})
     assert (layered.ppo.gamma, layered.ppo.gae_lambda) == (0.4, 0.6)
     assert layered.ppo.learning_rate == tuned.ppo.learning_rate
-    assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {}).env.id == "gymnax/Acrobot-v1"
+    assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {})[0].env.id == "gymnax/Acrobot-v1"
 
 
 def test_wrong_environments_are_refused():

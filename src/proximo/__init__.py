@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from proximo.policy.observation import ObservationAdapter
     from proximo.policy.team_agent import TeamAgent
     from proximo.ppo.rollout import Rollout
+    from proximo.train.experience import evaluate_agent
     from proximo.train.trainer import PPOTrainer
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Rollout",
     "TeamAgent",
     "__version__",
+    "evaluate_agent",
     "run_multiple_experiments",
     "run_single_experiment",
 ]
@@ -43,6 +45,7 @@ _HOMES = {
     "PPOTrainer": "proximo.train.trainer",
     "Rollout": "proximo.ppo.rollout",
     "TeamAgent": "proximo.policy.team_agent",
+    "evaluate_agent": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",
 }

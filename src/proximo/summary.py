@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,13 @@ class Evaluation:
         numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
         return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite}
+
+
+def as_rewards(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Of a summary, what `PPOTrainer.evaluate` gives, under its names."""
+    names = {"avg_reward": "return_mean", "std_reward": "return_std", "min_reward": "return_min"}
+    names |= {"max_reward": "return_max", "avg_length": "length_mean"}
+    return {name: summary[ours] for name, ours in names.items()}
 
 
 def described(name: str, values: np.ndarray) -> dict[str, float | None]:

@@ -75,15 +75,14 @@ def train(
             "Say what to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists what there is."
         )
     # JAX loads from here on; mistakes above are answered without the wait.
-    from proximo.presets import find_preset
+    from proximo.presets import find_preset, remarks
     from proximo.track.console import Console, Display
     from proximo.train.trainer import PPOTrainer
 
     tuned = find_preset(env_id) if preset else {}
     resolved = settings.build(tuned, given, flags)
-    if tuned and not quiet:
-        shown = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        out.print(f"[dim]Preset for {safe(env_id)} (--no-preset leaves it out): {safe(shown)}[/dim]")
+    for sentence in () if quiet else remarks(env_id, tuned, given | flags, "--no-preset"):
+        out.print(f"[dim]{safe(sentence)}[/dim]")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
     run_to_end(trainer)
 

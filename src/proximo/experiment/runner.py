@@ -54,23 +54,35 @@ LET_GO_SECONDS = 20.0
 
 
 def run_single_experiment(
-    config: Config, out: Path, env: Any = None, console: Console | None = None, tracked: bool = True
+    config: Config | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    env: Any = None,
+    console: Console | None = None,
+    tracked: bool = True,
 ) -> dict[str, Any]:
     """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
 
-    `env` is an environment object or a factory, where `config.env.id` alone does not make it. `tracked` feeds MLflow,
-    as far as the settings want that.
+    `config` is a `Config`, or, over the environment's preset, a mapping or a YAML file. Without `out`, a new folder
+    under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it. `tracked`
+    feeds MLflow, as far as the settings want that.
     """
-    rows, until = out / "metrics.jsonl", time.monotonic() + LET_GO_SECONDS
-    while rows.exists() and is_running(rows) and time.monotonic() < until:
-        time.sleep(0.1)
-    (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
-    if steps(out):
+    if out is None:
+        trainer = PPOTrainer(env, config=config, console=console)
+    elif _let_go(Path(out)):
         trainer = PPOTrainer.resume(out, env, console=console)
     else:
         trainer = PPOTrainer(env, config=config, out=out, console=console)
     trainer.tracked = tracked
     return trainer.train()
+
+
+def _let_go(out: Path) -> bool:
+    """Wait for a process that is still saving the run in `out`; whether there is one to go on with."""
+    rows, until = out / "metrics.jsonl", time.monotonic() + LET_GO_SECONDS
+    while rows.exists() and is_running(rows) and time.monotonic() < until:
+        time.sleep(0.1)
+    (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
+    return bool(steps(out))
 
 
 def run_multiple_experiments(

@@ -37,3 +37,18 @@ def find_preset(env_id: str) -> Values:
         if preset in names:
             return from_file(names[preset])
     return {}
+
+
+def remarks(env_id: str, tuned: Values, given: Values, leave_out: str) -> list[str]:
+    """What a user should know of a preset's values and those that were `given`; `leave_out` does without the preset."""
+    said = []
+    if tuned:
+        values = ", ".join(f"{path}={value}" for path, value in tuned.items())
+        said.append(f"Preset for {env_id} ({leave_out} leaves it out): {values}")
+    steps = "train.total_timesteps"
+    if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
+        said.append(
+            f"The preset's {steps}={tuned[steps]:,} ends the run if it is reached before "
+            f"train.max_episodes={given['train.max_episodes']:,}; set it too to train longer."
+        )
+    return said

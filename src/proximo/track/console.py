@@ -27,6 +27,9 @@ SPARKS, BARS = 40, "▁▂▃▄▅▆▇█"
 class Console:
     """Says nothing but warnings: the null object. `Display` is the one that speaks."""
 
+    each_update = False
+    """Whether each update is shown by itself, so that updates must be made one by one."""
+
     def start(self, config: Config, path: Path) -> None: ...
 
     def note(self, sentence: str) -> None: ...
@@ -45,13 +48,20 @@ class Console:
     def __exit__(self, *_: object) -> None: ...
 
 
+class Messages(Console):
+    """Says in a line each what a user should know, and shows no progress: for Python."""
+
+    def note(self, sentence: str) -> None:
+        make_rich(stderr=True).print(f"[dim]{safe(sentence)}[/dim]")
+
+
 class Display(Console):
     """A live block with progress, returns, rate and losses; plain lines where there is no terminal; a table at the
     end. With `verbose`, the whole block of statistics after every update."""
 
     def __init__(self, verbose: bool = False, rich: RichConsole | None = None):
         self.rich = rich or make_rich()
-        self.verbose = verbose
+        self.verbose = self.each_update = verbose
         self._live: Live | None = None
         self._returns: list[float] = []
         self._printed = float("-inf")
@@ -99,7 +109,7 @@ class Display(Console):
     def finish(self, result: Record, path: Path) -> None:
         verdict = {
             "converged": "[green]Solved[/green]: the average return reached the goal, and an evaluation confirmed it.",
-            "budget": "The budget is used up.",
+            "budget": spent(result, self._config),
             "callback": "A callback ended the run.",
             "interrupted": "[yellow]Interrupted[/yellow]: what was trained so far is saved.",
             "failed": "[red]The run failed[/red]; what was trained before is saved.",
@@ -123,6 +133,17 @@ class Display(Console):
             table.add_row(f"[bold]{name}[/bold]", text)
         self.rich.print(verdict + unconfirmed(result))
         self.rich.print(table)
+
+
+def spent(result: Record, config: Config) -> str:
+    """Which budget has ended a run."""
+    steps, wanted = config.train.total_timesteps, config.train.max_episodes
+    if wanted is not None and result["episodes"] >= wanted:
+        return f"The budget is used up: {result['episodes']:,} episodes, train.max_episodes={wanted}."
+    if result["total_steps"] < steps:
+        return f"The budget is used up: train.max_seconds={config.train.max_seconds:g}."
+    fewer = "" if wanted is None else f" It ended the run before train.max_episodes={wanted}."
+    return f"The budget is used up: train.total_timesteps={steps}.{fewer}"
 
 
 def unconfirmed(result: Record) -> str:

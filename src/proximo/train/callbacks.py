@@ -1,24 +1,33 @@
 """What users hang into training: callables, and objects with methods for what happens.
 
     on_start(trainer)            before the first update
-    log_training_step(metrics)   after each update; a plain callable is called likewise
+    log_training_step(metrics)   after each update
+    on_episode(metrics)          for each episode that finished in an update, in order, when the update is made
     on_evaluation(metrics)       after each evaluation, the final one too
     on_checkpoint(path)          after a checkpoint was written
     on_end(result)               when `result.json` is written
 
-An object has those of them that it wants. One that returns False ends training cleanly.
+An object has those of them that it wants. A plain callable is called as `on_episode` is, and once for an update in
+which no episode finished. One that returns False ends training cleanly.
+
+The last update of a run is told of after the final evaluation, which then is its `eval_metrics`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from proximo.errors import UserError
+from proximo.summary import as_rewards
 
 Record = dict[str, Any]
 STEP = "log_training_step"
-EVENTS = ("on_start", STEP, "on_evaluation", "on_checkpoint", "on_end")
+EPISODE = "on_episode"
+EVENTS = ("on_start", STEP, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
 
 
 class Callbacks:
@@ -26,6 +35,7 @@ class Callbacks:
 
     def __init__(self, given: Any):
         self._functions: dict[str, list[Callable[[Any], Any]]] = {event: [] for event in EVENTS}
+        self._plain: list[Callable[[Any], Any]] = []
         self.ended = False
         """Whether one of them has returned False."""
         self._add(given)
@@ -33,11 +43,27 @@ class Callbacks:
     @property
     def see_updates(self) -> bool:
         """Whether any wants to see each update, so that updates must be made one by one."""
-        return bool(self._functions[STEP])
+        return bool(self._functions[STEP] or self._functions[EPISODE] or self._plain)
 
     def call(self, event: str, told: Any) -> None:
         """Tell everyone who listens."""
-        wishes = [function(told) for function in self._functions[event]]
+        self._tell(self._functions[event], told)
+
+    def updated(self, record: Record, finished: np.ndarray) -> None:
+        """Tell of an update: of its row, and of the episodes that `finished` in it: [3+, n] return, length, success."""
+        metrics = for_callback(record)
+        self._tell(self._functions[STEP], metrics)
+        first = record["episode"] - finished.shape[1] + 1
+        for number, (returned, length, success) in enumerate(finished[:3].T.tolist(), first):
+            episode = {"return": returned, "length": int(length), "success": bool(success)}
+            self._tell(
+                self._functions[EPISODE] + self._plain, metrics | {"episode": number, "episode_metrics": episode}
+            )
+        if not finished.size:
+            self._tell(self._plain, metrics)
+
+    def _tell(self, functions: list[Callable[[Any], Any]], told: Any) -> None:
+        wishes = [function(told) for function in functions]
         self.ended = self.ended or any(wish is False for wish in wishes)
 
     def _add(self, given: Any) -> None:
@@ -46,7 +72,7 @@ class Callbacks:
             for event in methods:
                 self._functions[event].append(getattr(given, event))
         elif callable(given):
-            self._functions[STEP].append(given)
+            self._plain.append(given)
         elif isinstance(given, Iterable) and not isinstance(given, str):
             for one in given:
                 self._add(one)
@@ -58,13 +84,15 @@ class Callbacks:
 
 
 def for_callback(record: Record) -> Record:
-    """A row as callbacks see it: `episode`, `step_metrics` with `avg_reward`, and `eval_metrics` (or None)."""
+    """A row as callbacks see it: `episode`, `step_metrics` with `avg_reward` (nan before the first episode), and
+    `eval_metrics` (or None)."""
     evaluated = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
     steps = {name: value for name, value in record.items() if not name.startswith("eval/")}
+    average = record["recent/return_mean"]
     return {
         "episode": record["episode"],
         "step": record["step"],
         "update": record["update"],
-        "step_metrics": steps | {"avg_reward": record["recent/return_mean"]},
-        "eval_metrics": evaluated or None,
+        "step_metrics": steps | {"avg_reward": math.nan if average is None else average},
+        "eval_metrics": evaluated | as_rewards(evaluated) if evaluated else None,
     }

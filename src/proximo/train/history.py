@@ -37,6 +37,8 @@ class History:
         self.skipped = 0
         self.best_score: float | None = None
         self.best_step = 0
+        self.finished: list[np.ndarray] = []
+        """Of each row of the last chunk the episodes that finished, as `finished_episodes` gives them."""
         self.notices: list[str] = []
         """What the user should know; whoever shows them takes them away."""
         self.resumed: list[Record] = []
@@ -101,7 +103,8 @@ class History:
         """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`) or claims its goal, if one
         does. `parts` are the seconds that each part of an update took, if known."""
         self.seconds_per_update = (time.perf_counter() - self._chunk_started) / len(reports)
-        records = []
+        records: list[Record] = []
+        self.finished = []
         for number, report in enumerate(reports, 1):
             if not self._take(report):
                 self.stop_reason = "failed"
@@ -218,6 +221,7 @@ class History:
 
     def _add(self, report: UpdateReport, elapsed: float) -> Record:
         finished = finished_episodes(report.episodes)
+        self.finished.append(finished)
         self.updates += 1
         self.steps += int(report.num_valid)
         self.episodes += finished.shape[1]

@@ -17,6 +17,7 @@ from proximo.compiling import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.team import AnyPolicy
+from proximo.ppo.rollout import Rollout
 from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState
@@ -76,6 +77,14 @@ class HostProgram:
             return None
         states = [one for one in self._env.get_states() if one is not None]
         return states if len(states) == self._env.num_lanes else None
+
+    def collect(self, state: ProgramState) -> Rollout:
+        self._collector.warm_up(state.train, state.collect)
+        self._standing = None
+        collected = self._collector.collect(state.train, state.collect, bool)
+        assert collected is not None, "nobody stopped it"
+        rollout: Rollout = jax.tree.map(np.array, collected.rollout)  # the collector uses its memory again
+        return rollout
 
     def diagnose(self, state: ProgramState) -> list[str]:
         assert self._last is not None

@@ -14,7 +14,7 @@ from proximo.errors import UserError
 from proximo.files import check_inside, read_json
 from proximo.policy.agent import PPOAgent
 from proximo.policy.team_agent import AnyAgent, TeamAgent
-from proximo.presets import find_preset
+from proximo.presets import find_preset, remarks
 from proximo.spaces import space_key
 from proximo.teams import Team
 from proximo.train.checkpoint import Checkpoint, load_newest
@@ -55,8 +55,8 @@ def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config:
 
 def resolve(
     env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool, keywords: Mapping[str, Any]
-) -> Config:
-    """The configuration of a run from everything a user may give."""
+) -> tuple[Config, list[str]]:
+    """The configuration of a run from everything a user may give, and what is to be said of it."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
     if isinstance(config, str | Path):
@@ -68,7 +68,8 @@ def resolve(
         keyed["env.id"] = env if isinstance(env, str) else env.spec.id
     env_id = (given | keyed).get("env.id", (base or Config()).env.id)
     tuned = find_preset(env_id) if preset and base is None else {}
-    return settings.build(tuned, given, keyed, base=base)
+    said = remarks(env_id, tuned, given | keyed, "preset=False")
+    return settings.build(tuned, given, keyed, base=base), said
 
 
 READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}
@@ -149,6 +150,14 @@ def extended(config: Config, history: Mapping[str, Any], steps: int) -> Config:
     if train.max_seconds is not None and history["elapsed_seconds"] >= train.max_seconds:
         train = dataclasses.replace(train, max_seconds=None)
     return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=history["steps"] + steps))
+
+
+def once_more(config: Config, first: Config, history: Mapping[str, Any]) -> Config:
+    """Settings for as much training again as `first` allowed, after what `history` has counted."""
+    done = {"total_timesteps": "steps", "max_episodes": "episodes", "max_seconds": "elapsed_seconds"}
+    budgets = {name: getattr(first.train, name) for name in done}
+    more = {name: budget + history[done[name]] for name, budget in budgets.items() if budget is not None}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **more))
 
 
 def agent_team(agent: AnyAgent) -> Team | None:

@@ -85,6 +85,10 @@ class Program(Protocol):
         because one cannot say it, or has moved on since."""
         ...
 
+    def collect(self, state: ProgramState) -> Rollout:
+        """A rollout from `state`, which must be the one that `init` gave last; nothing is learned from it."""
+        ...
+
     def diagnose(self, state: ProgramState) -> list[str]:
         """The tensors that are not finite in the update after `state`, which must be the last one that was run."""
         ...
@@ -124,6 +128,13 @@ class CompiledProgram:
 
     def lanes(self, state: ProgramState) -> list[bytes] | None:
         return []
+
+    def collect(self, state: ProgramState) -> Rollout:
+        def once(state: ProgramState) -> Rollout:
+            return collect(state.train, state.collect, self.env, self.policy, self.config)[1]
+
+        rollout: Rollout = jit(once)(state)
+        return rollout
 
     def diagnose(self, state: ProgramState) -> list[str]:
         def again(state: ProgramState) -> OrderedDict[str, jax.Array]:

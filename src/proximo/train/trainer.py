@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from proximo import envs
 from proximo.config import Config
 from proximo.envs.team import teamed
@@ -23,11 +25,13 @@ from proximo.ppo.finite import WATCHED
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
 from proximo.settings import build
-from proximo.track.console import Console
+from proximo.summary import as_rewards
+from proximo.track.console import Console, Display, Messages
 from proximo.track.store import RUNS, RunStore, default_directory, versions
 from proximo.track.tracker import NoTracker, make_tracker
-from proximo.train.callbacks import STEP, Callbacks, for_callback
+from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
+from proximo.train.experience import experience
 from proximo.train.history import History, Record
 from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
@@ -41,6 +45,7 @@ from proximo.train.prepare import (
     is_complete,
     make_agent,
     make_program,
+    once_more,
     resolve,
 )
 from proximo.train.program import ProgramState, UpdateReport
@@ -63,7 +68,7 @@ class PPOTrainer:
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
     are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
     `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md.
+    docs/networks.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -75,13 +80,14 @@ class PPOTrainer:
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
         preset: bool = True,
+        verbose: bool = False,
         console: Console | None = None,
         **keywords: Any,
     ):
         here = Path.cwd()  # an environment may change that
         self._by_id = env is None or isinstance(env, str)
         given = env if self._by_id else envs.make(env)
-        self.config = resolve(given, config, preset, keywords)
+        self.config, self._remarks = resolve(given, config, preset, keywords)
         check_read(config, keywords, agent, network)
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
@@ -96,14 +102,17 @@ class PPOTrainer:
             check_drawable(source)
         self.program = make_program(source, self.agent, self.config)
         self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
-        self.console = console or Console()
+        if console is not None and verbose:
+            raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
+        self.console = console or (Display(verbose=True) if verbose else Messages())
         self.tracked = True
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
         self._evaluators: dict[int, Evaluator] = {}
         self._matches = self._make_matches()
         self._start: Checkpoint | None = None
-        self._more = False
+        self._more = self._begun = False
+        self._first_config = self.config
 
     @classmethod
     def resume(
@@ -136,10 +145,16 @@ class PPOTrainer:
     def train(self, callback: Any = None) -> dict[str, Any]:
         """Train to the goal or the end of the budget; returns what `result.json` holds.
 
-        `callback(metrics)` is called after each update, with `trainer.agent` as it is then; False ends training.
-        Objects with methods hear of more, see `proximo.train.callbacks`.
+        `callback(metrics)` is called for each episode, when the update in which it finished is made, with
+        `trainer.agent` as it is then; False ends training. Objects with methods hear of more, see
+        `proximo.train.callbacks`. Called again, it goes on in the same folder: to the end of a run that was cut short,
+        else for as much training again.
         """
         self._callbacks = callbacks = Callbacks(callback)
+        if self._begun:
+            self._go_on()
+        self._begun = True
+        self._last: tuple[Record, np.ndarray] | None = None  # the update that ended the run, and its episodes
         history = History(self.config, self.env.spec.team)
         store = self._open(history)
         tracker = make_tracker(self.config, self.path, self.console.warn) if self.tracked else NoTracker()
@@ -167,7 +182,8 @@ class PPOTrainer:
                     if callbacks.ended:
                         history.stop_reason = "callback"
                         break
-                    before, size = state, 1 if callbacks.see_updates else self._chunk_size(history, keeper)
+                    single = callbacks.see_updates or self.console.each_update
+                    before, size = state, 1 if single else self._chunk_size(history, keeper)
                     history.start_chunk()
                     state, reports = self.program.run(before, size, stopped)
                     self._tell(self.program.notices)
@@ -179,8 +195,7 @@ class PPOTrainer:
                         state = self._cut(before, reports, records, history)
                     self._adopt(state)
                     if self._judge(keeper, state, records, history, stopped):
-                        for record in records:
-                            callbacks.call(STEP, for_callback(record))
+                        self._tell_of_updates(records, history)
                     self._tell_of_checkpoints(keeper)
             except EnvError as error:
                 time.sleep(SIGNAL_SECONDS)
@@ -205,9 +220,22 @@ class PPOTrainer:
             raise TrainingError(f"{self._failure} The policy before that update is in {shown(self.path / 'models')}.")
         return result
 
+    def _go_on(self) -> None:
+        """Begin where the last call of `train` ended."""
+        self._start, _ = find_resumable(self.path, True)
+        history = History(self._start.config, self.env.spec.team)
+        history.load(self._start.history, self._start.arrays)
+        self._more = is_complete(self.path, history)
+        if self._more:
+            self.config = once_more(self._start.config, self._first_config, self._start.history)
+            self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
+        self.program = make_program(self.env, self.agent, self.config)
+        self._evaluators, self._matches = {}, self._make_matches()
+
     def _open(self, history: History) -> RunStore:
         """Take the folder of the run; where it goes on, `history` does so too."""
         if self._start is None:
+            self._tell(self._remarks)
             return RunStore(self.path)
         history.load(self._start.history, self._start.arrays)
         if self._more:
@@ -223,13 +251,20 @@ class PPOTrainer:
         """Play `num_episodes` deterministic episodes with the current policy."""
         with self:
             summary = self._evaluation(num_episodes)
-        return {
-            "avg_reward": summary["return_mean"],
-            "std_reward": summary["return_std"],
-            "min_reward": summary["return_min"],
-            "max_reward": summary["return_max"],
-            "avg_length": summary["length_mean"],
-        }
+        return as_rewards(summary)
+
+    def collect(self) -> dict[str, Any]:
+        """What one rollout of the current policy holds, from environments that are reset for it: arrays [T, L, ...] (T
+        steps, L environments) named observations, actions, rewards, next_observations, dones, log_probs, values, and
+        terminated, truncated, valid, advantages, returns. With many agents, a dictionary of these by group.
+
+        Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
+        not needed by anyone, and may be any.
+        """
+        program = make_program(self.env, self.agent, self.config)
+        with contextlib.closing(program):
+            state = program.init(self.agent.params, self.agent.obs_stats)
+            return experience(state.train, program.collect(state), self.agent.policy, self.config)
 
     def close(self) -> None:
         """End the environments' processes. `train` and `evaluate` do so when they are done."""
@@ -349,6 +384,14 @@ class PPOTrainer:
         evaluator.notices.clear()
         return played.summary() if played else {}
 
+    def _tell_of_updates(self, records: list[Record], history: History) -> None:
+        """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
+        told = list(zip(records, history.finished, strict=True))
+        if told and history.stop_reason is not None:
+            self._last = told.pop()
+        for record, finished in told:
+            self._callbacks.updated(record, finished)
+
     def _tell_of_checkpoints(self, keeper: Keeper) -> None:
         while keeper.written:
             self._callbacks.call("on_checkpoint", keeper.written.pop(0))
@@ -393,6 +436,11 @@ class PPOTrainer:
         # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
         keeper.write(lambda: keeper.store.finish(result))
         # All is saved: now they may fail.
+        if self._last is not None:
+            record, finished = self._last
+            self._callbacks.updated(
+                record | {f"eval/{name}": value for name, value in (played or {}).items()}, finished
+            )
         self._tell_of_checkpoints(keeper)
         if played and not known:
             self._callbacks.call("on_evaluation", played)
