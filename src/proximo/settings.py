@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from proximo.config import Config, check
+from proximo.config import Config, check, setting
 from proximo.credentials import without_login
 from proximo.errors import UserError, quoted
 from proximo.yaml_file import parse, read_yaml
@@ -137,8 +137,12 @@ FRAMES = Setting(
     "frames_per_batch",
     int,
     None,
-    {"help": "Sets ppo.rollout_length, so that all environments together take so many steps for an update."}
-    | {"at_least": 1, "at_most": 10**9, "above": None, "most": None},
+    setting(
+        None,
+        "Sets ppo.rollout_length, so that all environments together take so many steps for an update.",
+        at_least=1,
+        at_most=10**9,
+    ).metadata,
 )
 """Not a setting of its own: `build` turns it into `ppo.rollout_length`."""
 
