@@ -267,17 +267,16 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path):
         trainer(tmp_path / "other").train(callback=3)
 
 
-def test_a_plain_callback_is_called_for_each_episode_or_for_an_update_without_one(tmp_path):
-    heard = []
+def test_a_plain_callback_is_called_for_each_episode(tmp_path):
+    heard, updates = [], []
     one = trainer(tmp_path / "run", env=probes.TruncatedForever(), num_envs=2, rollout_length=4, minibatch_size=8)
-    one.train(callback=lambda metrics: heard.append(metrics))
+    one.train(callback=[heard.append, probes.EachUpdate(updates.append)])
     told = [(metrics["update"], metrics["episode"]) for metrics in heard]
     # Both environments end after 5 steps: in the updates 2, 3, 4 and 5 (steps 5, 10, 15, 20), not in 1 and 6.
-    assert told[:10] == [(1, 0), (2, 1), (2, 2), (3, 3), (3, 4), (4, 5), (4, 6), (5, 7), (5, 8), (6, 8)]
-    assert np.isnan(heard[0]["step_metrics"]["avg_reward"])
-    assert f"{heard[0]['step_metrics']['avg_reward']:.2f}" == "nan"
-    assert "episode_metrics" not in heard[0]
-    assert heard[1]["episode_metrics"] == {"return": 5.0, "length": 5, "success": False}
+    assert told[:9] == [(2, 1), (2, 2), (3, 3), (3, 4), (4, 5), (4, 6), (5, 7), (5, 8), (7, 9)]
+    assert heard[0]["episode_metrics"] == {"return": 5.0, "length": 5, "success": False}
+    assert f"{updates[0]['step_metrics']['avg_reward']:.2f}" == "nan", "nothing has ended yet"
+    assert updates[5]["episode"] == 8
 
 
 def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path):

@@ -2,12 +2,12 @@
 
     on_start(trainer)            before the first update
     log_training_step(metrics)   after each update
-    on_episode(metrics)          for each episode that finished in an update, in order, when the update is made
+    on_episode(metrics)          for each episode, in order, when the update in which it finished is made
     on_evaluation(metrics)       after each evaluation, the final one too
     on_checkpoint(path)          after a checkpoint was written
     on_end(result)               when `result.json` is written
 
-An object has those of them that it wants. A plain callable is called as `on_episode` is, and once for an update in
+An object has those of them that it wants. A plain callable is called as `on_episode` is: not at all for an update in
 which no episode finished. One that returns False ends training cleanly.
 
 The last update of a run is told of after the final evaluation, which then is its `eval_metrics`.
@@ -35,7 +35,6 @@ class Callbacks:
 
     def __init__(self, given: Any):
         self._functions: dict[str, list[Callable[[Any], Any]]] = {event: [] for event in EVENTS}
-        self._plain: list[Callable[[Any], Any]] = []
         self.ended = False
         """Whether one of them has returned False."""
         self._add(given)
@@ -43,28 +42,23 @@ class Callbacks:
     @property
     def see_updates(self) -> bool:
         """Whether any wants to see each update, so that updates must be made one by one."""
-        return bool(self._functions[STEP] or self._functions[EPISODE] or self._plain)
+        return bool(self._functions[STEP] or self._functions[EPISODE])
 
     def call(self, event: str, told: Any) -> None:
         """Tell everyone who listens."""
-        self._tell(self._functions[event], told)
+        wishes = [function(told) for function in self._functions[event]]
+        self.ended = self.ended or any(wish is False for wish in wishes)
 
     def updated(self, record: Record, finished: np.ndarray) -> None:
         """Tell of an update: of its row, and of the episodes that `finished` in it: [3+, n] return, length, success."""
         metrics = for_callback(record)
-        self._tell(self._functions[STEP], metrics)
+        self.call(STEP, metrics)
         first = record["episode"] - finished.shape[1] + 1
         for number, (returned, length, success) in enumerate(finished[:3].T.tolist(), first):
             episode = {"return": returned, "length": int(length), "success": bool(success)}
             self._tell(
                 self._functions[EPISODE] + self._plain, metrics | {"episode": number, "episode_metrics": episode}
             )
-        if not finished.size:
-            self._tell(self._plain, metrics)
-
-    def _tell(self, functions: list[Callable[[Any], Any]], told: Any) -> None:
-        wishes = [function(told) for function in functions]
-        self.ended = self.ended or any(wish is False for wish in wishes)
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
@@ -72,7 +66,7 @@ class Callbacks:
             for event in methods:
                 self._functions[event].append(getattr(given, event))
         elif callable(given):
-            self._plain.append(given)
+            self._functions[EPISODE].append(given)
         elif isinstance(given, Iterable) and not isinstance(given, str):
             for one in given:
                 self._add(one)
