@@ -56,9 +56,7 @@ class Callbacks:
         first = record["episode"] - finished.shape[1] + 1
         for number, (returned, length, success) in enumerate(finished[:3].T.tolist(), first):
             episode = {"return": returned, "length": int(length), "success": bool(success)}
-            self._tell(
-                self._functions[EPISODE] + self._plain, metrics | {"episode": number, "episode_metrics": episode}
-            )
+            self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
