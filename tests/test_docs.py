@@ -11,14 +11,24 @@ from proximo.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = "max_episodes=1000"
+"""In a block that is run as it stands in `make test-learning` only, and for fewer episodes in `make test`."""
 BLOCKS = [
     pytest.param(
         re.sub(r"^ {0,3}", "", block, flags=re.MULTILINE) if page.name == "README.md" else block,
         id=f"{page.name}-{number}",
+        marks=[pytest.mark.learning] if LONG in block else [],
     )
     for page in PAGES
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
+
+
+@pytest.mark.slow
+def test_long_blocks_run_for_a_while(tmp_path, monkeypatch):
+    for block in BLOCKS:
+        if LONG in (code := block.values[0]):
+            test_python_blocks_run(code.replace(LONG, "max_episodes=40, total_timesteps=4096"), tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
