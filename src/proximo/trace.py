@@ -66,12 +66,19 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     judged = "critic" in agent.networks
 
     def decide(
-        key: jax.Array | None, number: jax.Array, params: Tree, stats: Any, carry: Tree, obs: Tree, mask: Tree
+        rewards: Any,
+        key: jax.Array | None,
+        number: jax.Array,
+        params: Tree,
+        stats: Any,
+        carry: Tree,
+        obs: Tree,
+        mask: Tree,
     ) -> tuple[Tree, Tree, jax.Array | None]:
         memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
         if not judged:
             return {"actor": memory}, action, None
-        expecting, value = policy.value(params, stats, carry["critic"], obs)
+        expecting, value = policy.value(params, stats, carry["critic"], obs, rewards)
         return {"actor": memory, "critic": expecting}, action, value[0]
 
     key = (Same(policy), actions.key is None, judged)
@@ -82,7 +89,7 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
         before = (actions.key, np.int32(number), agent.params, agent.obs_stats, carry, seen.obs, seen.action_mask)
-        carry, action, value = jax.device_get(compiled(*before))
+        carry, action, value = jax.device_get(compiled(agent.reward_stats, *before))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)
         number += 1

@@ -47,10 +47,10 @@ class HostProgram:
         self._last: Collected | None = None
         self._shape, self._numbers = split(config)
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
         """Start the environments; the state before the first update."""
         start = shared(lambda: jit(self._initial), "start", self._shape, Same(self.policy))
-        train = start(params, obs_stats, np.int32(self.config.seed), self._numbers)
+        train = start(params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
         self._standing = ProgramState(train, self._start(self.config.seed))
         return self._standing
 
@@ -116,8 +116,10 @@ class HostProgram:
             self._env.close()
             self._env = None
 
-    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed))
+    def _initial(
+        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
+    ) -> TrainState:
+        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed), reward_stats)
 
     def _start(self, seed: int) -> CollectState:
         self.close()

@@ -60,7 +60,7 @@ class Program(Protocol):
     seconds: dict[str, float]
     """What an update's parts took in the last call, where they can be told apart."""
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState: ...
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState: ...
 
     def compile(self, state: ProgramState) -> None: ...
 
@@ -111,10 +111,10 @@ class CompiledProgram:
         self._shape, self._numbers = split(config)
         self._key = (self._shape, Same(env), Same(policy))
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
         start = shared(lambda: jit(self._initial), "start", *self._key)
-        return start(params, obs_stats, np.int32(self.config.seed), self._numbers)
+        return start(params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
 
     def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved: it holds the environments too."""
@@ -150,9 +150,11 @@ class CompiledProgram:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> ProgramState:
+    def _initial(
+        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
+    ) -> ProgramState:
         config = joined(self._shape, numbers, seed)
-        train = initial_state(self.policy, params, obs_stats, config)
+        train = initial_state(self.policy, params, obs_stats, config, reward_stats)
         return ProgramState(train, initial_collect_state(self.env, self.policy, config))
 
     def _chunk(
