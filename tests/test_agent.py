@@ -12,10 +12,11 @@ import pytest
 import safetensors.numpy
 from gymnasium import spaces
 
-from proximo import PPOAgent, settings
+from proximo import PPOAgent, settings, tensors
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.networks import Network
+from proximo.policy.normalize import RunningStats
 from proximo.policy.spaces import space_from_json, space_to_json
 from proximo.spaces import leaves, pick
 
@@ -144,6 +145,45 @@ def test_values_of_one_and_of_many():
     obs = np.eye(3, dtype=np.float32)
     assert isinstance(one.value(obs[0]), float)
     np.testing.assert_allclose(one.value(obs), [one.value(row) for row in obs], rtol=1e-5)
+
+
+def with_rewards(variance, **keywords):
+    """An agent whose critic learned from rewards in units of sqrt(`variance`)."""
+    one = agent(spaces.Discrete(2), normalize_rewards=True, **keywords)
+    one.reward_stats = RunningStats(jnp.float32(100), jnp.float32(-3), jnp.float32(variance))
+    return one
+
+
+def test_values_are_in_the_units_of_the_environment():
+    """The same critic: rewards divided by 25 make values that are to be multiplied by 25."""
+    obs = np.eye(3, dtype=np.float32)
+    plain, fresh = agent(spaces.Discrete(2)), agent(spaces.Discrete(2), normalize_rewards=True)
+    np.testing.assert_allclose(fresh.value(obs), plain.value(obs), rtol=1e-6)
+    np.testing.assert_allclose(with_rewards(625.0).value(obs), 25 * plain.value(obs), rtol=1e-6)
+
+
+def test_statistics_of_rewards_are_saved_with_the_critic(tmp_path):
+    one, obs = with_rewards(625.0), np.ones(3)
+    for saved in (one.save(tmp_path / "whole"), one.save_value_net(tmp_path / "critic")):
+        again = PPOAgent.load(saved)
+        assert [float(leaf) for leaf in jax.tree.leaves(again.reward_stats)] == [100, -3, 625]
+        assert again.value(obs) == one.value(obs)
+    actor = PPOAgent.load(one.save_policy_net(tmp_path / "actor"))
+    assert (actor.reward_stats, actor.act(obs)) == (None, one.act(obs))
+    odd = tensors.named({"params": one.params, "obs_stats": None, "reward_stats": one.reward_stats})
+    del odd["reward_stats/var"]
+    tensors.write(tmp_path / "odd.safetensors", "policy", odd, one.describe())
+    with pytest.raises(UserError, match="the tensor reward_stats/var is missing"):
+        PPOAgent.load(tmp_path / "odd.safetensors")
+
+
+def test_a_file_without_statistics_of_rewards_acts_and_says_no_values(tmp_path):
+    one = with_rewards(625.0)
+    tensors.write(tmp_path / "old.safetensors", "policy", tensors.named({"params": one.params}), one.describe())
+    old = PPOAgent.load(tmp_path / "old.safetensors")
+    assert old.act(np.ones(3)) == one.act(np.ones(3))
+    with pytest.raises(UserError, match="the unit of its values is not known"):
+        old.value(np.ones(3))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.buffer import action_metrics, buffer_metrics, described
 from proximo.ppo.rollout import Rollout, Samples
@@ -58,26 +59,33 @@ def test_of_a_whole_rollout():
         valid=VALID,
     )
     assert plain(jax.jit(lambda a, b: buffer_metrics(a, b, policy))(rollout, samples)) == pytest.approx(
-        {
-            "buffer/reward_mean": 1.5,
-            "buffer/reward_std": ((1 + 0.25 + 2.25) / 3) ** 0.5,
-            "buffer/reward_min": 0.5,
-            "buffer/reward_max": 3.0,
-            "buffer/advantage_mean": 1 / 3,
-            "buffer/advantage_std": (3 - 1 / 9) ** 0.5,
-            "buffer/advantage_min": -2.0,
-            "buffer/advantage_max": 2.0,
-            "buffer/return_mean": 7.0,
-            "buffer/return_std": (8 / 3) ** 0.5,
-            "buffer/return_min": 5.0,
-            "buffer/return_max": 9.0,
-            "buffer/valid_fraction": 0.75,
-            "buffer/action_0": 1 / 3,
-            "buffer/action_1": 0.0,
-            "buffer/action_2": 2 / 3,
-        },
-        rel=1e-5,
+        OF_THE_ROLLOUT, rel=1e-5
     )
+    # Learned from halves of the rewards: what the critic sees is doubled, and nothing else.
+    stats = RunningStats(jnp.float32(3), jnp.float32(0), jnp.float32(4))
+    doubled = {name: 2 * value if name in LEARNT else value for name, value in OF_THE_ROLLOUT.items()}
+    assert plain(buffer_metrics(rollout, samples, policy, stats)) == pytest.approx(doubled, rel=1e-5)
+
+
+LEARNT = [f"buffer/{name}_{what}" for name in ("advantage", "return") for what in ("mean", "std", "min", "max")]
+OF_THE_ROLLOUT = {
+    "buffer/reward_mean": 1.5,
+    "buffer/reward_std": ((1 + 0.25 + 2.25) / 3) ** 0.5,
+    "buffer/reward_min": 0.5,
+    "buffer/reward_max": 3.0,
+    "buffer/advantage_mean": 1 / 3,
+    "buffer/advantage_std": (3 - 1 / 9) ** 0.5,
+    "buffer/advantage_min": -2.0,
+    "buffer/advantage_max": 2.0,
+    "buffer/return_mean": 7.0,
+    "buffer/return_std": (8 / 3) ** 0.5,
+    "buffer/return_min": 5.0,
+    "buffer/return_max": 9.0,
+    "buffer/valid_fraction": 0.75,
+    "buffer/action_0": 1 / 3,
+    "buffer/action_1": 0.0,
+    "buffer/action_2": 2 / 3,
+}
 
 
 def test_discrete_actions_go_by_their_own_numbers():

@@ -19,7 +19,7 @@ from proximo.collect.host import Collected, HostCollector, leave_out_voided, tal
 from proximo.config import Config, EnvConfig
 from proximo.envs import make
 from proximo.envs.compiled.lanes import Lanes
-from proximo.envs.host.bounds import outside
+from proximo.envs.host.bounds import _bounds, outside
 from proximo.ppo.rollout import Rollout
 from proximo.ppo.update import initial_train_state
 from proximo.train import host_program
@@ -281,6 +281,13 @@ def test_what_lies_outside_is_found(space, value, index):
 def test_whole_types_are_not_looked_at():
     assert outside(spaces.Box(0, 255, (1,), np.uint8), np.array([[[255]]], np.uint8)) is None
     assert outside(spaces.Box(-np.inf, np.inf, (1,), np.float32), np.array([[[1e38]]], np.float32)) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_bounds_at_the_largest_float_are_not_looked_at(dtype):
+    largest = np.finfo(dtype).max
+    assert _bounds(spaces.Box(-largest, largest, (2,), dtype)) is None
+    assert _bounds(spaces.Box(np.array([-largest, 0], dtype), largest, dtype=dtype)) is not None
 
 
 def test_the_default_environment_is_gymnasiums():

@@ -1,11 +1,14 @@
 """PPO on environments whose answers are known."""
 
+import dataclasses
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import probes
-from proximo import PPOTrainer
+from proximo import PPOAgent, PPOTrainer
 
 FAST = dict(
     num_envs=16,
@@ -30,6 +33,33 @@ def trained(probe, tmp_path, **settings):
 @pytest.mark.slow
 def test_value_of_a_single_state(tmp_path):
     assert trained(probes.OneStep(), tmp_path).value(np.zeros(1)) == pytest.approx(1, abs=0.02)
+
+
+class Forty(probes.CuedValue):
+    """One step that pays 40 or -40, as the cue says, and is worth as much. The deviation of that is 40."""
+
+    name = "forty"
+
+    def step(self, key, state, action):
+        state, moved = super().step(key, state, action)
+        return state, dataclasses.replace(moved, reward=40 * moved.reward)
+
+
+@pytest.mark.slow
+def test_values_are_in_the_units_of_the_environment_also_with_normalised_rewards(tmp_path):
+    cues, worth = np.array([[1.0], [-1.0]]), np.array([40, -40])
+    agent = trained(Forty(), tmp_path, normalize_rewards=True)
+    assert agent.value(cues) == pytest.approx(worth, abs=4)
+    shown = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert shown["buffer/return_max"] == pytest.approx(40, rel=1e-2)
+    values = agent.value(cues).tolist()
+    assert PPOAgent.load(tmp_path / "run" / "models" / "final_critic.safetensors").value(cues).tolist() == values
+    assert PPOTrainer.resume(tmp_path / "run", Forty(), steps=256).agent.value(cues).tolist() == values
+    # Handed to another run, the critic goes on in its unit: 98 updates of 256 samples, and one more.
+    again = PPOTrainer(Forty(), agent=agent, out=tmp_path / "again", **FAST | {"total_timesteps": 256})
+    again.train()
+    assert again.agent.reward_stats.count == 99 * 256
+    assert again.agent.value(cues) == pytest.approx(worth, abs=4)
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import probes
-from proximo import compiling, settings
+from proximo import PPOAgent, compiling, settings
 from proximo.envs import make
+from proximo.envs.api import Transition
 from proximo.envs.compiled.lanes import Lanes
 from proximo.policy.policy import Policy
 from proximo.seeding import network_key
@@ -151,3 +153,20 @@ def test_what_lanes_remember_follows_a_rollout_whose_update_is_undone():
     after, (report,) = one.run(state, 1)
     assert np.isfinite(report.metrics["loss/critic"])
     assert bits(after.train.params) != bits(first.train.params)
+
+
+def test_actions_without_sensible_bounds_reach_compiled_environments():
+    """Nothing can be drawn from between the smallest and the largest double, not even an example."""
+
+    class Wide(probes.Probe):
+        name = "wide"
+        action_space = spaces.Box(-np.finfo(np.float64).max, np.finfo(np.float64).max, (1,), np.float64)
+
+        def step(self, key, state, action):
+            return state, Transition(obs=state[1][None], reward=action[0], terminated=True)
+
+    lanes = Lanes(Wide(), 2)
+    state, _ = lanes.reset(jax.random.key(0))
+    policy = PPOAgent(Wide.observation_space, Wide.action_space).policy
+    action = policy.distribution.to_env(jnp.array([[0.125], [-3.0]]))
+    assert lanes.step(jax.random.key(1), state, action)[1].reward.tolist() == [0.125, -3]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 import probes
 import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
-from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
+from proximo import PPOAgent, PPOTrainer, TeamAgent, envs, tensors
 from proximo.collect.compiled import collect, initial_collect_state
 from proximo.collect.host import HostCollector, tally
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
@@ -21,6 +21,7 @@ from proximo.envs.team import arranged, named_groups
 from proximo.errors import UserError
 from proximo.matches import Matches
 from proximo.policy.networks import Network
+from proximo.policy.normalize import RunningStats
 from proximo.policy.team import TeamPolicy, self_play
 from proximo.ppo.advantages import advantages
 from proximo.ppo.rollout import Episodes
@@ -583,6 +584,36 @@ def test_a_file_for_each_group(two_kinds):
     for agent, action in team.act(seen).items():
         np.testing.assert_array_equal(action, trainer.agent.act(seen)[agent])
         assert TwoKinds.roster.action_spaces[agent].contains(action)
+
+
+def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
+    """Sorters learned from a fifth, aimers from a tenth of their rewards; their critics all say 3. The mean of four
+    agents is (15 + 15 + 30 + 30) / 4."""
+
+    def network(policy):
+        actor = Network(
+            lambda key, x: ({}, ()), lambda p, c, x: (c, jnp.zeros((len(x.vector), policy.distribution.num_params)))
+        )
+        critic = Network(lambda key, x: ({}, ()), lambda p, c, x: (c, jnp.full((len(x.vector), 1), 3.0)))
+        return {"actor": actor, "critic": critic}
+
+    env = envs.make(TwoKinds())
+    config = build({"normalize.rewards": True})
+    team = TeamAgent(env.spec.team, config, network=network)
+    assert [float(stats.var) for stats in team.reward_stats.values()] == [1, 1]
+    variances = {"sorter": 25.0, "aimer": 100.0}
+    team.reward_stats = {name: RunningStats(*map(jnp.float32, (1, 0, var))) for name, var in variances.items()}
+    obs = {name: group.policy.observation_space.sample() for name, group in team.groups.items()}
+    assert {name: group.value(obs[name]) for name, group in team.groups.items()} == {"sorter": 15, "aimer": 30}
+    assert trace(env, team, config.env, 0)["value"] == [22.5]
+    team.save(tmp_path / "team")
+    again = TeamAgent.load(tmp_path, "team", network)
+    assert {name: float(stats.var) for name, stats in again.reward_stats.items()} == variances
+    held = tensors.named({"params": team.params, "obs_stats": team.obs_stats, "reward_stats": team.reward_stats})
+    from_checkpoint = TeamAgent.from_tensors(held, team.describe(), tmp_path, network)
+    assert {name: float(stats.var) for name, stats in from_checkpoint.reward_stats.items()} == variances
+    state = initial_state(team.policy, team.params, team.obs_stats, config, team.reward_stats)
+    assert {name: float(stats.var) for name, stats in state.reward_stats.items()} == variances
 
 
 @pytest.mark.slow

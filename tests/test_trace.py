@@ -12,6 +12,7 @@ from proximo import PPOAgent, trace
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.evaluate import make_evaluator
+from proximo.policy.normalize import RunningStats
 from proximo.trace import columns
 
 
@@ -29,6 +30,14 @@ def test_rewards_values_and_actions_of_each_step():
     seen = np.arange(4, dtype=np.float32)[:, None]
     np.testing.assert_allclose(found["value"], agent.value(seen), rtol=1e-4, atol=1e-5)
     assert found["actions"] == [{"name": "action", "choices": [0, 1], "values": agent.act(seen).tolist()}]
+
+
+def test_values_are_in_the_units_of_the_rewards_beside_them():
+    plain = traced(probes.Counter(), max_steps_per_episode=4)[0]
+    scaled = PPOAgent(probes.Counter.observation_space, spaces.Discrete(2))
+    scaled.reward_stats = RunningStats(jnp.float32(9), jnp.float32(0), jnp.float32(64.0))
+    found, _ = traced(probes.Counter(), scaled, max_steps_per_episode=4)
+    np.testing.assert_allclose(found["value"], 8 * np.array(plain["value"]), rtol=1e-4)
 
 
 class Ending(probes.Counter):

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from proximo.config import NetworkConfig, NormalizeConfig
-from proximo.policy.normalize import update_stats
+from proximo.policy.normalize import RunningStats, update_stats
 from proximo.policy.policy import Policy
 from proximo.ppo import update as module
 from proximo.ppo.loss import explained_variance
@@ -377,3 +377,7 @@ def test_initial_state_follows_the_settings():
     assert state.reward_stats.count == 0
     assert not any(leaf.any() for leaf in jax.tree.leaves(state.opt_state))
     assert initial_train_state(params, None, config_with()).reward_stats is None
+    # A critic that learned before goes on in its unit.
+    before = RunningStats(jnp.float32(7), jnp.float32(1), jnp.float32(9))
+    gone_on = initial_train_state(params, None, config_with(normalize_rewards=True), before)
+    assert gone_on.reward_stats is before

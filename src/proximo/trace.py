@@ -69,6 +69,7 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     judged = "critic" in agent.networks
 
     def decide(
+        rewards: Any,
         key: jax.Array | None,
         number: jax.Array,
         params: Tree,
@@ -83,7 +84,7 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
         memory, action = Actions(policy, key).at(number, params, stats, carry["actor"], obs, mask)
         if not judged:
             return {"actor": memory}, action, None
-        expecting, value = policy.value(params, stats, carry["critic"], obs)
+        expecting, value = policy.value(params, stats, carry["critic"], obs, rewards)
         return {"actor": memory, "critic": expecting}, action, value[0]
 
     decision = cached(key_of("decision", policy.key, actions.key is None, judged), lambda: jit(decide, small=True))
@@ -92,7 +93,7 @@ def play(stage: Stage, actions: Actions, agent: AnyAgent, limit: int | None) -> 
     yield None
     number = 0
     while number != limit and not (seen.terminated or seen.truncated):
-        now = (actions.key, np.int32(number), agent.params, agent.obs_stats)
+        now = (agent.reward_stats, actions.key, np.int32(number), agent.params, agent.obs_stats)
         carry, action, value = jax.device_get(decision(*now, carry, seen.forgotten, seen.obs, seen.action_mask))
         seen = stage.step(number, action)
         yield Step(action, None if value is None else float(value), seen)

@@ -17,6 +17,7 @@ from proximo.compiling import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget
+from proximo.policy.normalize import RunningStats, initial_stats
 from proximo.policy.policy import Policy, part_of, shared_policy
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
@@ -54,6 +55,7 @@ class PPOAgent:
         obs_stats: Tree = None,
         network: Any = None,
         critic_space: spaces.Space | None = None,
+        reward_stats: RunningStats | None = None,
         policy: Policy | None = None,
         *,
         observation_dim: int | None = None,
@@ -73,6 +75,10 @@ class PPOAgent:
         self._follow(policy or shared_policy(*given, network, critic_space))
         self.params = self._fresh() if params is None else params
         self.obs_stats = self.policy.initial_stats() if obs_stats is None else obs_stats
+        self.reward_stats = reward_stats
+        """With `normalize.rewards` those of the rewards that the critic learned from: they say what its unit is."""
+        if params is None and reward_stats is None and self.config.normalize.rewards:
+            self.reward_stats = initial_stats(())
         self._key = jax.random.key(self.config.seed)
 
     def _follow(self, policy: Policy) -> None:
@@ -127,14 +133,21 @@ class PPOAgent:
         return cast(self.policy.action_space, action, single)
 
     def value(self, obs: Tree) -> Any:
-        """The critic's estimate of the discounted return from one observation (a number) or a batch (an array).
+        """The critic's estimate of the discounted return from one observation (a number) or a batch (an array), in
+        the environment's units; of rewards as they are clipped to learn from (`normalize.clip_rewards`).
 
         It has a memory of its own: with memory, ask for each observation, in order. A critic that sees more than its
         actor (`agents.critic=central`) takes {"own": observation, "all": what else it sees}.
         """
         self._need("critic", "value")
+        if self.config.normalize.rewards and self.reward_stats is None:
+            raise UserError(
+                "This agent learned from normalised rewards, and has no statistics of them (files of earlier versions "
+                "hold none), so the unit of its values is not known; PPOTrainer.resume(run).agent has them."
+            )
         batch, single = self.policy.critic_adapter.batch(obs)
-        memory, value = self._value(self.params, self.obs_stats, self._remembered("critic", batch), batch)
+        held = self._remembered("critic", batch)
+        memory, value = self._value(self.params, self.obs_stats, held, batch, self.reward_stats)
         self._remember("critic", memory)
         value = np.asarray(value)
         return float(value[0]) if single else value
@@ -200,6 +213,9 @@ class PPOAgent:
             # Shapes alone: nothing is made as large as a file says before the file turns out to be as large.
             params, stats = jax.eval_shape(lambda key: (policy.init(key), policy.initial_stats()), network_key(0))
             types = {"params": part_of(params, *networks), "obs_stats": stats}
+            # Files of earlier versions have none, and serve to act.
+            if config.normalize.rewards and any(name.startswith("reward_stats/") for name in given):
+                types["reward_stats"] = initial_stats(())
         except UserError as error:
             raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
         except Exception as error:  # whatever nonsense can lead to; a user's own code wants to be looked at
@@ -207,7 +223,8 @@ class PPOAgent:
                 None if network is None else error
             )
         parts = tensors.filled(types, given, path)
-        agent = cls(seen, done, config, parts["params"], parts["obs_stats"], network, judged)
+        held = (parts["params"], parts["obs_stats"], network, judged, parts.get("reward_stats"))
+        agent = cls(seen, done, config, *held)
         agent.role = role
         return agent
 
@@ -264,13 +281,14 @@ class PPOAgent:
         for network in networks:
             self._need(network, "save")
         params = part_of(self.params, *networks)
+        stats = {"obs_stats": self.obs_stats, "reward_stats": self.reward_stats if "critic" in networks else None}
         path = Path(path)
         if path.suffix == ".pth":
-            write_state_dict(path, params, self.obs_stats)
+            write_state_dict(path, params | stats)
             return path
         if path.suffix != ".safetensors":
             path = path.with_name(path.name + ".safetensors")
-        named = tensors.named({"params": params, "obs_stats": self.obs_stats})
+        named = tensors.named({"params": params} | stats)
         tensors.write(path, "policy", named, self.describe() | {"networks": list(networks)})
         return path
 

@@ -15,7 +15,7 @@ from proximo.config import NetworkConfig
 from proximo.errors import UserError
 from proximo.policy.beta import Beta
 from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
-from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
+from proximo.policy.gaussian import WIDEST, Bounds, Gaussian, TanhGaussian
 from proximo.spaces import Path, build, leaves, mask_shape, shown
 
 Tree = Any
@@ -130,7 +130,8 @@ def _of_box(space: spaces.Box, network: NetworkConfig) -> Distribution:
     if kind != "gaussian" and not bounds.bounded:
         does = "squashes actions into bounds" if kind == "tanh_gaussian" else "is a distribution between two bounds"
         raise UserError(
-            f"network.continuous={kind} {does}, and {space} has none in some entry; use network.continuous=gaussian."
+            f"network.continuous={kind} {does}, and {space} has none in some entry (bounds more than {WIDEST:.0e} "
+            f"apart count as none); use network.continuous=gaussian."
         )
     if kind == "beta":
         return Beta(bounds)

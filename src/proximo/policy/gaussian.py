@@ -18,6 +18,9 @@ LOG_2PI = math.log(2 * math.pi)
 LOG_2 = math.log(2)
 LOG_STD_RANGE = (-10.0, 5.0)
 """Where the state decides it: a network may say anything of a state that it has not seen."""
+WIDEST = 1e18
+"""How far apart two bounds may be: its square still fits single precision. Wider ones, such as plus and minus the
+largest float, say that there is no bound, and stretching -1..1 onto them would make 3e37 of 0.1."""
 
 
 def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
@@ -81,16 +84,24 @@ class Bounds:
         return len(self.low)
 
     @property
+    def between(self) -> np.ndarray:
+        """[K] which entries lie between two bounds: both finite, and less than `WIDEST` apart (and than the dtype's
+        greatest number, where that is less)."""
+        low, high = np.array(self.low, np.float64), np.array(self.high, np.float64)
+        widest = min(WIDEST, float(np.finfo(self.dtype).max)) if self.dtype.startswith("float") else WIDEST
+        return np.isfinite(low) & np.isfinite(high) & (high - low <= widest)
+
+    @property
     def bounded(self) -> bool:
-        """Whether every entry has two finite bounds."""
-        return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+        """Whether every entry lies between two bounds."""
+        return bool(self.between.all())
 
     def from_unit(self, unit: Float[Array, "*B K"]) -> Shaped[Array, ...]:
-        """-1..1 exactly onto low..high where both are finite, clipped into the box everywhere; rounded where the
+        """-1..1 exactly onto low..high where there are two bounds, clipped into the box everywhere; rounded where the
         space is one of whole numbers."""
         row = (1,) * (unit.ndim - 1) + (-1,)
         low, high = (np.array(bound, np.float32).reshape(row) for bound in (self.low, self.high))
-        both = np.isfinite(low) & np.isfinite(high)
+        both = self.between.reshape(row)
         share = (jnp.clip(unit, -1.0, 1.0) + 1) / 2
         inside = np.where(both, low, 0) * (1 - share) + np.where(both, high, 0) * share
         value = jnp.where(both, inside, unit)

@@ -57,9 +57,14 @@ def standardize(stats: RunningStats, values: Float[Array, "N D"]) -> Float[Array
     return jnp.clip(centred, -CLIP, CLIP)
 
 
+def reward_scale(stats: RunningStats) -> Float[Array, ""]:
+    """sqrt(var(G) + 1e-8): what rewards are divided by, and values multiplied with to be in the environment's units."""
+    return jnp.sqrt(stats.var + EPSILON)
+
+
 def scale_rewards(stats: RunningStats, rewards: Float[Array, "T L"]) -> Float[Array, "T L"]:
     """r / sqrt(var(G) + 1e-8), clipped to +-10; G is the discounted return so far."""
-    return jnp.clip(rewards / jnp.sqrt(stats.var + EPSILON), -CLIP, CLIP)
+    return jnp.clip(rewards / reward_scale(stats), -CLIP, CLIP)
 
 
 def discounted_sums(

@@ -19,7 +19,7 @@ from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
 from proximo.policy.memory import forget, unrolled
 from proximo.policy.networks import merged, split_time
-from proximo.policy.normalize import initial_stats, standardize, update_stats
+from proximo.policy.normalize import initial_stats, reward_scale, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
 from proximo.policy.own import check_output, check_params, own_networks
 from proximo.spaces import space_key
@@ -175,10 +175,12 @@ class Policy:
         """The actor alone: its new memory and the distribution's parameters [B, P]."""
         return self._through("actor", params, carry, self.features(stats, obs))
 
-    def value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
-        """The critic alone: its new memory and values [B]."""
+    def value(
+        self, params: Tree, stats: Tree, carry: Tree, obs: Tree, reward_stats: Tree = None
+    ) -> tuple[Tree, jax.Array]:
+        """The critic alone: its new memory and values [B]; with `reward_stats` in the environment's units."""
         carry, value = self._through("critic", params, carry, self.features(stats, obs, "critic"))
-        return carry, value[:, 0]
+        return carry, value[:, 0] if reward_stats is None else value[:, 0] * reward_scale(reward_stats)
 
     def act_and_value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array, jax.Array]:
         """Both: their new memory, the distribution's parameters [B, P] and values [B]. A shared torso runs once, from

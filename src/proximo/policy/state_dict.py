@@ -13,7 +13,7 @@ from proximo.files import write_atomically
 from proximo.tensors import named
 
 
-def write_state_dict(path: Path, params: Any, obs_stats: Any) -> None:
+def write_state_dict(path: Path, tree: dict[str, Any]) -> None:
     """Write `actor.Dense_0.weight` [out, in], `actor.Dense_0.bias`, ... and, with normalisation, `obs_stats.*.mean`.
 
     Kernels of linear layers are transposed, as PyTorch has them; its names are also used for LayerNorm and embeddings.
@@ -22,10 +22,7 @@ def write_state_dict(path: Path, params: Any, obs_stats: Any) -> None:
         import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise UserError(f"Writing {path.name} needs PyTorch; pip install torch, or use a .safetensors path.") from None
-    state = {
-        name.replace("/", "."): torch.from_numpy(np.array(array))
-        for name, array in named(params | ({} if obs_stats is None else {"obs_stats": obs_stats})).items()
-    }
+    state = {name.replace("/", "."): torch.from_numpy(np.array(array)) for name, array in named(tree).items()}
     for name in list(state):
         module, _, last = name.rpartition(".")
         if last in ("kernel", "scale", "embedding"):

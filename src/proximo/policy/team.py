@@ -155,12 +155,15 @@ class TeamPolicy:
             memory[name], outputs[name] = self.split((held, output), name)
         return memory, outputs
 
-    def value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
-        """The critics: their new memory, and the mean over all agents of the values [E]."""
+    def value(
+        self, params: Tree, stats: Tree, carry: Tree, obs: Tree, reward_stats: Tree = None
+    ) -> tuple[Tree, jax.Array]:
+        """The critics: their new memory, and the mean over all agents of the values [E]; with `reward_stats` of each
+        group in the environment's units."""
         memory, values = {}, []
         for name, policy in self._all:
             given = (together(carry[name]), together(self.seen(name, obs, 1)))
-            held, value = policy.value(params[name], stats[name], *given)
+            held, value = policy.value(params[name], stats[name], *given, (reward_stats or {}).get(name))
             memory[name], value = self.split((held, value), name)
             values.append(value)
         return memory, jnp.concatenate(values, axis=1).mean(1)

@@ -16,6 +16,7 @@ from proximo.compiling import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
+from proximo.policy.normalize import initial_stats
 from proximo.policy.team import TeamPolicy, shared_team
 from proximo.seeding import network_key
 from proximo.spaces import mask_shape, to_mask
@@ -35,21 +36,29 @@ class TeamAgent:
     """
 
     def __init__(
-        self, team: Team, config: Config | None = None, params: Tree = None, obs_stats: Tree = None, network: Any = None
+        self,
+        team: Team,
+        config: Config | None = None,
+        params: Tree = None,
+        obs_stats: Tree = None,
+        network: Any = None,
+        reward_stats: Tree = None,
     ):
         self.config = config or Config()
         self.network = network
         given = (team, self.config.network, self.config.normalize, self.config.agents, self.config.env.num_envs)
         self.policy: TeamPolicy = shared_team(*given, network)
+        rewards = reward_stats or {}
         if params is None:
+            if reward_stats is None and self.config.normalize.rewards:
+                rewards = {name: initial_stats(()) for name in self.policy.groups}
             init = cached(key_of("init", self.policy.key), lambda: jit(self.policy.init))
             params = init(network_key(self.config.seed))
         stats = self.policy.initial_stats() if obs_stats is None else obs_stats
         self.groups: dict[str, PPOAgent] = {}
         for name, policy in self.policy.groups.items():
-            spaces = (policy.observation_space, policy.action_space)
-            held = (params[name], stats[name], network, policy.critic_space, policy)
-            self.groups[name] = PPOAgent(*spaces, self.config, *held)
+            held = (params[name], stats[name], network, policy.critic_space, rewards.get(name), policy)
+            self.groups[name] = PPOAgent(policy.observation_space, policy.action_space, self.config, *held)
             self.groups[name].role = {"group": name, "agents": list(team.groups[name]), "groups": list(team.groups)}
 
     @property
@@ -69,6 +78,15 @@ class TeamAgent:
     def obs_stats(self, given: Tree) -> None:
         for name, agent in self.groups.items():
             agent.obs_stats = given[name]
+
+    @property
+    def reward_stats(self) -> Tree:
+        return {name: agent.reward_stats for name, agent in self.groups.items()}
+
+    @reward_stats.setter
+    def reward_stats(self, given: Tree) -> None:
+        for name, agent in self.groups.items():
+            agent.reward_stats = given[name]
 
     @property
     def networks(self) -> list[str]:
@@ -172,10 +190,11 @@ class TeamAgent:
         team = Team(groups, seen, done)
         if critic is not None and critic != team.everything():
             team = Team(groups, seen, done, critic)
-        params, stats = (
-            {name: getattr(agent, part) for name, agent in agents.items()} for part in ("params", "obs_stats")
+        params, stats, rewards = (
+            {name: getattr(agent, part) for name, agent in agents.items()}
+            for part in ("params", "obs_stats", "reward_stats")
         )
-        return cls(team, first.config, params, stats, network)
+        return cls(team, first.config, params, stats, network, rewards)
 
     @classmethod
     def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path, network: Any = None) -> TeamAgent:
@@ -183,7 +202,7 @@ class TeamAgent:
         agents: dict[str, PPOAgent] = {}
         for name, about in meta["team"].items():
             own: tensors.Tensors = {}
-            for part in ("params", "obs_stats"):
+            for part in ("params", "obs_stats", "reward_stats"):
                 start = f"{part}/{name}/"
                 own |= {f"{part}/{key[len(start) :]}": leaf for key, leaf in given.items() if key.startswith(start)}
             agents[name] = PPOAgent.from_tensors(own, about, path, network)

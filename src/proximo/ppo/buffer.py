@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, Int
 
+from proximo.policy.normalize import RunningStats, reward_scale
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics, masked_mean
 from proximo.ppo.rollout import Rollout, Samples
@@ -23,13 +24,19 @@ MAX_NUMBERS = 8
 """Numbers of continuous actions, in the same way."""
 
 
-def buffer_metrics(rollout: Rollout, samples: Samples, policy: Policy) -> Metrics:
+def buffer_metrics(
+    rollout: Rollout, samples: Samples, policy: Policy, reward_stats: RunningStats | None = None
+) -> Metrics:
     """Rewards as the environment gave them, advantages before they are standardised, the critic's targets
-    (`return`), the share of samples that count, and which actions were taken."""
+    (`return`), the share of samples that count, and which actions were taken. All in the environment's units:
+    where rewards were normalised, `reward_stats` say by what."""
     valid = samples.valid
+    advantage, target = samples.target - samples.value, samples.target
+    if reward_stats is not None:
+        advantage, target = advantage * reward_scale(reward_stats), target * reward_scale(reward_stats)
     metrics = described("buffer/reward", rollout.reward.reshape(-1), valid)
-    metrics |= described("buffer/advantage", samples.target - samples.value, valid)
-    metrics |= described("buffer/return", samples.target, valid)
+    metrics |= described("buffer/advantage", advantage, valid)
+    metrics |= described("buffer/return", target, valid)
     metrics["buffer/valid_fraction"] = valid.astype(jnp.float32).mean()
     return metrics | action_metrics(policy.action_space, policy.distribution.to_env(samples.action), valid)
 

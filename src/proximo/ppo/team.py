@@ -23,11 +23,16 @@ COMMON = ("keys", "update", "env_steps", "pool")
 """Of the state of training, what groups have in common; everything else is a dictionary by group."""
 
 
-def initial_state(policy: AnyPolicy, params: Tree, obs_stats: Tree, config: Config) -> TrainState:
+def initial_state(
+    policy: AnyPolicy, params: Tree, obs_stats: Tree, config: Config, reward_stats: Tree = None
+) -> TrainState:
     """The state before the first update."""
     if isinstance(policy, Policy):
-        return initial_train_state(params, obs_stats, config)
-    groups = {name: initial_train_state(params[name], obs_stats[name], config) for name in policy.groups}
+        return initial_train_state(params, obs_stats, config, reward_stats)
+    rewards = reward_stats or {}
+    groups = {
+        name: initial_train_state(params[name], obs_stats[name], config, rewards.get(name)) for name in policy.groups
+    }
     state = _joined(groups)
     return state if policy.selfplay is None else replace(state, pool=initial_pool(policy, params, obs_stats))
 

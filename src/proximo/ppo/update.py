@@ -66,13 +66,18 @@ class Rates:
     entropy: jax.Array
 
 
-def initial_train_state(params: Tree, obs_stats: Tree, config: Config) -> TrainState:
-    """The state before the first update of a policy with `params` and `obs_stats`."""
+def initial_train_state(
+    params: Tree, obs_stats: Tree, config: Config, reward_stats: RunningStats | None = None
+) -> TrainState:
+    """The state before the first update of a policy with `params` and `obs_stats`. With `reward_stats`, which say what
+    its critic's unit is, these go on; otherwise new ones begin."""
+    if config.normalize.rewards and reward_stats is None:
+        reward_stats = initial_stats(())
     return TrainState(
         params=params,
         opt_state=adam_init(params),
         obs_stats=obs_stats,
-        reward_stats=initial_stats(()) if config.normalize.rewards else None,
+        reward_stats=reward_stats,
         learning_rate=jnp.float32(config.ppo.learning_rate),
         keys=training_keys(config.seed),
         update=jnp.int32(0),
@@ -98,7 +103,7 @@ def update(
         "ppo/learning_rate": rates.learning,
         "ppo/clip_epsilon": rates.clip,
         "ppo/entropy_coef": rates.entropy,
-        **buffer_metrics(rollout, samples, policy),
+        **buffer_metrics(rollout, samples, policy, reward_stats),
     }
     state = replace(
         state,

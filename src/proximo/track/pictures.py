@@ -119,7 +119,7 @@ def value_fit(run: RunData) -> Figure | None:
     below.fill_between(run.steps, low, high, color=d.GREEN, alpha=0.15, linewidth=0, label="± deviation")
     beyond = "; some below −1" if lowest < -1 else ""
     d.heading(above, f"Share of the value targets' variance that the critic explains (1: all, 0: none{beyond})")
-    units = " (of normalised rewards)" if run.config.normalize.rewards else ""
+    units = " (of clipped rewards)" if run.config.normalize.clip_rewards else ""
     d.heading(below, f"Value target: discounted return{units}", legend=True)
     return figure
 
@@ -165,7 +165,7 @@ def final_episode(run: RunData) -> Figure | None:
         value = np.array(trace["value"], np.float64)
         panels[2].plot(x, value, color=d.GREEN, linewidth=1.4, marker=mark)
         d.at_least_a_tenth(panels[2], value)
-        units = ", of normalised rewards" if run.config.normalize.rewards else ""
+        units = ", of clipped rewards" if run.config.normalize.clip_rewards else ""
         d.heading(panels[2], f"Critic's estimate of the discounted return to come{units}")
     d.heading(panels[0], "Reward of the step")
     d.heading(panels[1], f"Return so far: {outcome}")

@@ -50,7 +50,8 @@ class Checkpoint:
     def policy(self, network: Any = None) -> AnyAgent:
         """The policy as it was then; `network` as in `PPOAgent.load`."""
         held = {name.removeprefix("train/"): array for name, array in self.program.items()}
-        kept = {name: array for name, array in held.items() if name.startswith(("params/", "obs_stats/"))}
+        parts = ("params/", "obs_stats/", "reward_stats/")
+        kept = {name: array for name, array in held.items() if name.startswith(parts)}
         return agent_from(kept, self.agent, self.path, network)
 
     def fill(self, types: Any) -> ProgramState:

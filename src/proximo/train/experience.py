@@ -14,6 +14,7 @@ from proximo.config import Config
 from proximo.envs.team import teamed
 from proximo.errors import UserError
 from proximo.evaluate import make_evaluator
+from proximo.policy.normalize import reward_scale
 from proximo.policy.policy import Policy
 from proximo.policy.team import AnyPolicy
 from proximo.policy.team_agent import AnyAgent
@@ -27,7 +28,7 @@ Tree = Any
 
 
 def experience(train: TrainState, rollout: Rollout, policy: AnyPolicy, config: Config) -> dict[str, Any]:
-    """A rollout as arrays [T, L, ...]; with many agents, a dictionary of these by group."""
+    """A rollout as arrays [T, L, ...], in the environment's units; with many agents, a dictionary of these by group."""
     if isinstance(policy, Policy):
         told = jit(partial(_told, policy=policy, config=config))(train, rollout)
         return dict(jax.device_get(told))
@@ -38,8 +39,10 @@ def experience(train: TrainState, rollout: Rollout, policy: AnyPolicy, config: C
 
 
 def _told(train: TrainState, rollout: Rollout, policy: Policy, config: Config) -> dict[str, Tree]:
-    samples, _ = training_samples(train, rollout, rollout.reward, policy, config)
-    shape, ended = rollout.reward.shape, rollout.ended
+    stats, reward = train.reward_stats, rollout.reward
+    unit = jnp.float32(1) if stats is None else reward_scale(stats)
+    samples, _ = training_samples(train, rollout, reward / unit, policy, config)
+    shape, ended = reward.shape, rollout.ended
 
     def following(obs: jax.Array, final: jax.Array, last: jax.Array) -> jax.Array:
         moved = jnp.concatenate([obs[1:], last[None]])
@@ -48,16 +51,16 @@ def _told(train: TrainState, rollout: Rollout, policy: Policy, config: Config) -
     return {
         "observations": rollout.obs,
         "actions": policy.distribution.to_env(rollout.action),
-        "rewards": rollout.reward,
+        "rewards": reward,
         "next_observations": jax.tree.map(following, rollout.obs, rollout.final_obs, rollout.last_obs),
         "dones": ended,
         "terminated": rollout.terminated,
         "truncated": rollout.truncated,
         "valid": rollout.valid,
         "log_probs": samples.log_prob.reshape(shape),
-        "values": samples.value.reshape(shape),
-        "advantages": samples.advantage.reshape(shape),
-        "returns": samples.target.reshape(shape),
+        "values": unit * samples.value.reshape(shape),
+        "advantages": unit * samples.advantage.reshape(shape),
+        "returns": unit * samples.target.reshape(shape),
     }
 
 

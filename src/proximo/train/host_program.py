@@ -50,9 +50,9 @@ class HostProgram:
         self._shape, self._numbers = split(config)
         self._key = key_of(settings_key(self._shape), policy.key)
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
         """Start the environments; the state before the first update."""
-        given = (params, obs_stats, np.int32(self.config.seed), self._numbers)
+        given = (params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
         train = compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
         self._standing = ProgramState(train, self._start(self.config.seed))
         return self._standing
@@ -126,8 +126,10 @@ class HostProgram:
             self._env.close()
             self._env = None
 
-    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed))
+    def _initial(
+        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
+    ) -> TrainState:
+        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed), reward_stats)
 
     def _start(self, seed: int) -> CollectState:
         self.close()

@@ -61,7 +61,7 @@ class Program(Protocol):
     seconds: dict[str, float]
     """What an update's parts took in the last call, where they can be told apart."""
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState: ...
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState: ...
 
     def compile(self, state: ProgramState) -> None: ...
 
@@ -115,9 +115,9 @@ class CompiledProgram:
         self._run: Any = None
         self._shape, self._numbers = split(config)
 
-    def init(self, params: Tree, obs_stats: Tree) -> ProgramState:
+    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
         """The state before the first update, from a policy's parameters and statistics."""
-        given = (params, obs_stats, np.int32(self.config.seed), self._numbers)
+        given = (params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
         return compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
 
     def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
@@ -165,9 +165,11 @@ class CompiledProgram:
         """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
         return key_of(settings_key(self._shape), env_key(self.env), self.policy.key)
 
-    def _initial(self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers) -> ProgramState:
+    def _initial(
+        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
+    ) -> ProgramState:
         config = joined(self._shape, numbers, seed)
-        train = initial_state(self.policy, params, obs_stats, config)
+        train = initial_state(self.policy, params, obs_stats, config, reward_stats)
         return ProgramState(train, initial_collect_state(self.env, self.policy, config))
 
     def _chunk(

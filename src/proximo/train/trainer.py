@@ -263,7 +263,7 @@ class PPOTrainer:
         """
         program = make_program(self.env, self.agent, self.config)
         with contextlib.closing(program):
-            state = program.init(self.agent.params, self.agent.obs_stats)
+            state = program.init(self.agent.params, self.agent.obs_stats, self.agent.reward_stats)
             return experience(state.train, program.collect(state), self.agent.policy, self.config)
 
     def close(self) -> None:
@@ -287,11 +287,12 @@ class PPOTrainer:
 
     def _adopt(self, state: ProgramState) -> None:
         self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats
+        self.agent.reward_stats = state.train.reward_stats
 
     def _first_state(self, history: History) -> ProgramState:
         """Where this part of the run begins: at the very start, or where the one before stopped."""
         if self._start is None:
-            return self.program.init(self.agent.params, self.agent.obs_stats)
+            return self.program.init(self.agent.params, self.agent.obs_stats, self.agent.reward_stats)
         seed = resumed_seed(self.config.seed, len(history.resumed) + 1)
         state, exact = self.program.resume(self._start.fill, self._start.lanes, seed)
         self._start = None

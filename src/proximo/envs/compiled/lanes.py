@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from gymnasium.vector.utils import create_empty_array
 
 from proximo.compiling import cached, key_of
 from proximo.envs.api import JaxEnv, Timestep, Transition, Tree
@@ -138,7 +139,8 @@ class Lanes:
     def _settled_types(self) -> tuple[Tree, Transition]:
         """The types of a state and a report after a step. A `reset` may give others (Python numbers, ints that
         become floats), and a loop needs one type: everything is cast to these."""
-        action = self.spec.action_space.sample()
+        # Not a sample: none can be drawn from between the smallest and the largest double.
+        action = jax.tree.map(lambda leaf: leaf[0], create_empty_array(self.spec.action_space, 1))
         key = jax.random.key(0)
         # JAX remembers what it traced by the function, and the methods of an environment stay equal when it changes.
         state, _ = jax.eval_shape(lambda key: self.env.reset(key), key)

@@ -35,9 +35,8 @@ def _bounds(space: Any) -> tuple[Any, Any] | None:
         return space.start, space.start + space.nvec - 1
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
-    if space.dtype.kind in "iu":
-        limits = np.iinfo(space.dtype)
-        free = (space.low == limits.min).all() and (space.high == limits.max).all()
-    else:
-        free = space.dtype.kind == "b" or not (space.bounded_below.any() or space.bounded_above.any())
+    if space.dtype.kind == "b":
+        return None
+    limits: Any = np.iinfo(space.dtype) if space.dtype.kind in "iu" else np.finfo(space.dtype)
+    free = (space.low <= limits.min).all() and (space.high >= limits.max).all()
     return None if free else (space.low, space.high)
