@@ -2,10 +2,22 @@
 
 import io
 
+import pytest
 from rich.console import Console as Rich
 
 from proximo import settings
-from proximo.track.console import Display, duration, live_block, log_block, number, progress_line, sparkline, thinned
+from proximo.settings import build, from_keywords
+from proximo.track.console import (
+    Display,
+    duration,
+    live_block,
+    log_block,
+    number,
+    progress_line,
+    sparkline,
+    spent,
+    thinned,
+)
 
 RECORD = {
     "update": 30,
@@ -105,3 +117,21 @@ def test_numbers_for_people():
         "12,346",
     ]
     assert [duration(seconds) for seconds in (4.4, 75, 7260)] == ["4 s", "1:15 min", "2:01 h"]
+
+
+@pytest.mark.parametrize(
+    ("train", "result", "said"),
+    [
+        ({}, {}, "The budget is used up: train.total_timesteps=1000."),
+        ({"max_episodes": 7}, {"episodes": 9}, "The budget is used up: 9 episodes, train.max_episodes=7."),
+        (
+            {"max_episodes": 7},
+            {"episodes": 6},
+            "The budget is used up: train.total_timesteps=1000. It ended the run before train.max_episodes=7.",
+        ),
+        ({"max_seconds": 2.5}, {"total_steps": 999}, "The budget is used up: train.max_seconds=2.5."),
+    ],
+)
+def test_the_budget_that_ended_a_run_is_named(train, result, said):
+    config = build(from_keywords({"total_timesteps": 1000} | train))
+    assert spent({"episodes": 3, "total_steps": 1024} | result, config) == said

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import proximo
 from proximo.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -48,3 +49,10 @@ def test_commands_and_links_exist(page):
         assert (page.parent / target).exists(), target
     for target in re.findall(r"make ([a-z-]+)", text):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+
+
+def test_the_reference_lists_what_can_be_imported():
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in proximo.__all__ if name != "__version__")
+    assert all(getattr(proximo, name).__doc__ for name in listed)

@@ -518,3 +518,17 @@ def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch)
     assert (tmp_path / "c" / "report.html").is_file()
     with pytest.raises(UserError, match="c already holds something"):
         CliRunner().invoke(app, ["compare", "e", "--out", "c"], catch_exceptions=False)
+
+
+def test_a_single_run_is_made_from_a_mapping_a_file_or_a_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"env": {"id": "gymnax/CartPole-v1", "num_envs": 2}, "ppo": {"rollout_length": 8, "minibatch_size": 16}}
+    small |= {"train": {"total_timesteps": 32}, "network": {"hidden_sizes": [4]}, "eval": {"episodes": 1}}
+    (tmp_path / "it.yaml").write_text(json.dumps(small))
+    config = settings.build(settings.from_mapping(small, "it"))
+    for given in (small, "it.yaml", Path("it.yaml"), config):
+        assert run_single_experiment(given)["total_steps"] == 32
+    assert len(list((tmp_path / "runs").glob("gymnax-CartPole-v1-*"))) == 4
+    assert run_single_experiment(small, "here")["total_steps"] == 32
+    with pytest.raises(UserError, match="complete"):
+        run_single_experiment(small, "here")
