@@ -77,7 +77,15 @@ def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
 @pytest.mark.slow
 def test_the_battle_is_trained(tmp_path):
     pytest.importorskip("magent2", reason="MAgent2 is not installed")
-    few = dict(total_timesteps=64, num_envs=2, rollout_length=16, minibatch_size=16, epochs_per_update=1, video=False)
+    few = dict(
+        total_timesteps=64,
+        num_envs=2,
+        rollout_length=16,
+        minibatch_size=16,
+        epochs_per_update=1,
+        video=False,
+        workers=0,
+    )
     result = load("battle").main(out=tmp_path / "run", eval_episodes=2, eval_frequency=0, verbose=False, **few)
     assert result["total_steps"] == 64
     assert 0 <= result["final_eval"]["win_rate"] <= 1

@@ -672,7 +672,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
             wait_for_rows(path)
 
     try:
-        said = train(path, 60, disturb, tracking_uri=server.uri, eval_frequency=10)
+        said = train(path, 60, probes.EachUpdate(disturb), tracking_uri=server.uri, eval_frequency=10)
         assert [sentence.partition(" (")[0] for sentence in said] == [
             f"MLflow at {server.uri} cannot be reached",
             "MLflow has everything now.",

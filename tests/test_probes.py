@@ -98,7 +98,8 @@ def test_forbidden_actions_are_never_taken(tmp_path):
     probe = probes.Masked()
     trainer = PPOTrainer(env=probe, out=tmp_path / "run", **FAST)
     worst = []
-    trainer.train(callback=lambda metrics: worst.append(metrics["step_metrics"]["rollout/reward_mean"]))
+    note = lambda metrics: worst.append(metrics["step_metrics"]["rollout/reward_mean"])  # noqa: E731
+    trainer.train(callback=probes.EachUpdate(note))
     assert min(worst) >= 0
     assert trainer.agent.act(np.zeros(1), action_mask=np.array(probe.mask)) == 1
 

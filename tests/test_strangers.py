@@ -355,9 +355,10 @@ from proximo import PPOTrainer
 from proximo.track.console import Display
 run = Path("run")
 trainer = PPOTrainer("CartPole-v1", out=run, preset=False, console=Display(), **SETTINGS)
-def vanish(metrics):
-    shutil.rmtree(run, ignore_errors=True)
-trainer.train(vanish)
+class Vanish:
+    def log_training_step(self, metrics):
+        shutil.rmtree(run, ignore_errors=True)
+trainer.train(Vanish())
 """.replace("SETTINGS", repr(SETTINGS))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 1

@@ -205,8 +205,8 @@ def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, .
         most = 1 + (MAX_SEED - first) // SPACING
         if given > most:
             raise UserError(
-                f"{given:,} seeds, {SPACING:,} apart, are more than there are: at most {most:,} from {first:,} on; "
-                f"list them in {source}."
+                f"{quoted(given)} seeds, {SPACING:,} apart, are more than there are: at most {most:,} from {first:,} "
+                f"on; list them in {source}."
             )
         return tuple(first + SPACING * i for i in range(given))
     if isinstance(given, list | tuple) and given and all(type(seed) is int for seed in given):

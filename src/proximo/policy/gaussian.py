@@ -29,7 +29,8 @@ def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore"):
         single = bound.reshape(-1).astype(np.float32)
     outside = np.isfinite(single) & ((single < bound.reshape(-1)) if inward > 0 else (single > bound.reshape(-1)))
-    single = np.where(outside, np.nextafter(single, np.float32(inward)), single)
+    with np.errstate(over="ignore"):  # of those beyond, which are not taken
+        single = np.where(outside, np.nextafter(single, np.float32(inward)), single)
     tiny = np.float32(math.copysign(np.finfo(np.float32).tiny, inward))
     return np.where(np.abs(single) >= abs(tiny), single, np.where(single * np.sign(tiny) > 0, tiny, np.float32(0)))
 

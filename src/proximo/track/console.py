@@ -107,13 +107,14 @@ class Display(Console):
             self.rich.print(progress_line(records[-1], self._config))
 
     def finish(self, result: Record, path: Path) -> None:
-        verdict = {
+        reason = result["stop_reason"]
+        verdicts = {
             "converged": "[green]Solved[/green]: the average return reached the goal, and an evaluation confirmed it.",
-            "budget": spent(result, self._config),
             "callback": "A callback ended the run.",
             "interrupted": "[yellow]Interrupted[/yellow]: what was trained so far is saved.",
             "failed": "[red]The run failed[/red]; what was trained before is saved.",
-        }[result["stop_reason"]]
+        }
+        verdict = spent(result, self._config) if reason == "budget" else verdicts[reason]
         played = result["final_eval"]
         table = Table(show_header=False, box=None, pad_edge=False)
         rows = [
