@@ -28,7 +28,7 @@ def make_battle() -> Any:
 def main(out: str | Path = "runs/battle", **settings: Any) -> dict[str, Any]:
     """Train; returns what `result.json` holds."""
     chosen: dict[str, Any] = dict(
-        total_timesteps=60_000,
+        total_timesteps=30_000,
         num_envs=8,
         rollout_length=64,
         minibatch_size=64,

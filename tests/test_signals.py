@@ -3,7 +3,6 @@
 `signalled/sitecustomize.py` sends them. `make test-faults` runs the whole matrix, `make test` a sample of it.
 """
 
-import fcntl
 import itertools
 import json
 import os
@@ -12,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -249,11 +247,9 @@ def test_a_terminal_that_closes_stops_the_run_in_good_order(folder):
     ours, theirs = pty.openpty()
     out = folder / "out"
 
-    def take_terminal():
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = start(words("workers", out, steps=10_000_000), folder, preexec_fn=take_terminal, **streams)
+    take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = start(words("workers", out, steps=10_000_000), folder, wrapped=[sys.executable, "-c", take], **streams)
     os.close(theirs)
     rows = out / "metrics.jsonl"
     until = time.monotonic() + 100

@@ -586,9 +586,8 @@ def trainer(path, env=SPREAD, **keywords):
 @pytest.mark.slow
 def test_a_run_is_kept_and_goes_on_with_the_same_bits(tmp_path):
     whole = trainer(tmp_path / "whole").train()
-    stopped = trainer(tmp_path / "run").train(
-        callback=lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 3 else None
-    )
+    stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 3 else None  # noqa: E731
+    stopped = trainer(tmp_path / "run").train(callback=probes.EachUpdate(stop))
     assert stopped["stop_reason"] == "interrupted"
     result = PPOTrainer.resume(tmp_path / "run", console=probes.Notes()).train()
     assert result["resumed"] == [{"step": 300, "exact": True}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ class PPOAgent:
                 f"{path} is a PyTorch state dict: weights without the spaces and settings that they belong to. Load "
                 f"the .safetensors file that is saved beside it, or read the weights with torch.load."
             )
-        if not path.exists() and path.suffix != ".safetensors":
+        if path.suffix != ".safetensors" and not os.path.exists(path):  # false also where that cannot be told
             path = path.with_name(path.name + ".safetensors")
         return cls.from_tensors(*tensors.read(path, "policy"), path, network)
 
