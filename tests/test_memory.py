@@ -14,7 +14,7 @@ import probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.config import Config, NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
-from proximo.policy.memory import GRU, LSTM, forget, unrolled
+from proximo.policy.memory import GRU, LSTM, forget, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
 from proximo.ppo.rollout import Samples, in_sequences
@@ -68,6 +68,44 @@ def test_an_lstm_is_that_of_flax():
     (found_c, found_h), _ = ours.apply({"params": params}, (c, h), projected, method="step")
     np.testing.assert_allclose(found_c, expected_c, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found_h, expected_h, rtol=1e-5, atol=1e-6)
+
+
+def test_an_lstm_by_hand():
+    """One cell that reads x as its candidate and nothing else: i = o = sigmoid(0) = 1/2, f = sigmoid(1) = 0.731059,
+    so c1 = tanh(1) / 2 = 0.380797, c2 = 0.731059 c1 = 0.278385, and h = tanh(c) / 2 of each. Over n steps after the
+    first, c fades as 0.731059^n."""
+    held = {"inner": {"kernel": jnp.array([[0.0, 0.0, 1.0, 0.0]])}, "recurrent": {"kernel": jnp.zeros((1, 4))}}
+    params = {"params": held | {"bias": jnp.array([0.0, 1.0, 0.0, 0.0])}}
+    projected = LSTM(1).apply(params, jnp.array([[1.0], [0.0], [0.0]]), method="project")
+    step = lambda carry, now: LSTM(1).apply(params, carry, now, method="step")  # noqa: E731
+    fresh = jnp.zeros((3, 1), bool)
+    memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], fresh)
+    np.testing.assert_allclose(memory[0].reshape(-1), [0.380797, 0.278385, 0.203516], rtol=1e-5)
+    np.testing.assert_allclose(memory[1].reshape(-1), [0.181706, 0.135713, 0.100376], rtol=1e-4)
+    np.testing.assert_array_equal(memory[1], outputs)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
+    """Through a fresh start, too: it cuts them off."""
+    policy = policy_with(memory)
+    params = policy.init(jax.random.key(0))
+    carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
+    obs, weights = random((4, 2, 3)), random((4, 2, 4), 5)
+
+    def at_once(params, carry, obs):
+        _, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
+        return (weights * outputs).sum() + jnp.square(values).sum()
+
+    def in_steps(params, carry, obs):
+        _, outputs, values = by_steps(policy, params, carry, obs, FRESH)
+        return (weights * outputs).sum() + jnp.square(values).sum()
+
+    found, expected = (jax.grad(of, argnums=(0, 1, 2))(params, carry, obs) for of in (at_once, in_steps))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    of_carry = jax.tree.leaves(found[1]["actor"])
+    assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts anew at once
 
 
 def test_each_gate_starts_orthogonal():
