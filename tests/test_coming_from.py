@@ -107,5 +107,7 @@ def test_keywords_of_the_trainer(ours, tmp_path, capsys):
     given = SMALL | eval(f"dict({ours})")
     PPOTrainer("CartPole-v1", preset=False, total_timesteps=128, out=tmp_path / "run", **given).train()
     printed = capsys.readouterr().out
-    for name in ("mean_ep_len", "mean_reward", "mean_clipped_ratio", "time_elapsed", "success_rate", "clip_range"):
+    names = "mean_ep_len mean_ep_return mean_reward mean_clipped_ratio approx_kl rollout_len time_elapsed success_rate "
+    names += "episodes_count timesteps_count rollouts_count total_timesteps clip_range"
+    for name in names.split():
         assert f"{name}:" in printed
