@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from proximo.config import Config
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
-    from proximo.envs.stack import FrameStacker
+    from proximo.rollout.frame_stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
@@ -38,7 +38,7 @@ _HOMES = {
     "AsyncEnvPool": "proximo.envs.host.pool",
     "CartPoleWrapper": "proximo.envs.host.cartpole",
     "Config": "proximo.config",
-    "FrameStacker": "proximo.envs.stack",
+    "FrameStacker": "proximo.rollout.frame_stack",
     "ObservationAdapter": "proximo.policy.observation",
     "PPOAgent": "proximo.policy.agent",
     "PPOClip": "proximo.policy.agent",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         HostSource,
         JaxEnv,
         JaxTeamEnv,
+        LaneStep,
         Roster,
         TeamTransition,
         Timestep,
@@ -35,6 +36,7 @@ __all__ = [
     "HostSource",
     "JaxEnv",
     "JaxTeamEnv",
+    "LaneStep",
     "Roster",
     "TeamTransition",
     "Timestep",
@@ -110,9 +112,9 @@ def make(env: Any) -> JaxEnv | HostSource:
         if family.package in sys.modules and family.module().accepts(env):
             return _wrapped(family, env)
     if isinstance(env, JaxTeamEnv):
-        from proximo.envs.compiled.team import GatheredEnv
+        from proximo.envs.compiled.agents import ManyAgents
 
-        return GatheredEnv(env)
+        return ManyAgents(env)
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
@@ -131,18 +133,6 @@ def _wrapped(family: Family, env: Any) -> JaxEnv | HostSource:
         if zoo.package in sys.modules and zoo.module().accepts(other.made):
             return zoo.module().wrap(env)
         raise
-
-
-def stacked(source: JaxEnv | HostSource, num: int) -> JaxEnv | HostSource:
-    """`source`, showing its last `num` observations at once."""
-    if num == 1:
-        return source
-    if source.spec.team is not None:
-        raise UserError(f"env.frame_stack={num} is for one agent, and {source.spec.id} has many; leave it at 1.")
-    from proximo.envs.api import HostSource
-    from proximo.envs.stack import StackedEnv, StackedSource
-
-    return StackedSource(source, num) if isinstance(source, HostSource) else StackedEnv(source, num)
 
 
 def _by_id(env_id: str) -> JaxEnv | HostSource:

@@ -1,4 +1,4 @@
-"""Requests about the states of lanes that follow a command to a worker: eight bytes for the length, then plain data."""
+"""Requests about the states of environments that follow a command to a worker: eight bytes for the length, then plain data."""
 
 from __future__ import annotations
 

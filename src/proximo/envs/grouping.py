@@ -1,18 +1,17 @@
-"""Environments with many agents: who plays with whom, and one environment of all agents out of them."""
+"""Many agents in groups: who shares a policy with whom."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from gymnasium import spaces
 
 from proximo.config import AgentsConfig
+from proximo.envs.api import HostSource, JaxEnv, Regrouped, Roster
+from proximo.envs.groups import Group, Groups
+from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 from proximo.spaces import space_key
-from proximo.teams import Roster, Team
-
-if TYPE_CHECKING:
-    from proximo.envs.api import HostSource, JaxEnv
 
 ALL = "all"
 """The one group of agents that share a policy."""
@@ -26,7 +25,17 @@ def named_groups(agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(members) for name, members in groups.items()}
 
 
-def arranged(env_id: str, roster: Roster, agents: AgentsConfig) -> Team:
+def team_spec(
+    env_id: str, roster: Roster, agents: AgentsConfig, max_steps: int | None, masked: Collection[str] = ()
+) -> EnvSpec:
+    """The description of an environment of many agents, in the groups that the settings want. `masked`: whose action
+    masks a host environment gives."""
+    groups = in_groups(env_id, roster, agents, masked)
+    seen, done = spaces.Dict(dict(roster.observation_spaces)), spaces.Dict(dict(roster.action_spaces))
+    return EnvSpec(env_id, seen, done, max_steps, bool(masked), groups.critic_state_space, groups)
+
+
+def in_groups(env_id: str, roster: Roster, agents: AgentsConfig, masked: Collection[str] = ()) -> Groups:
     """The agents of `roster` in groups, as the settings want them."""
     own = dict(roster.groups or named_groups(roster.agents))
     alike = all(_alike(roster, roster.agents[0], agent) for agent in roster.agents)
@@ -50,28 +59,31 @@ def arranged(env_id: str, roster: Roster, agents: AgentsConfig) -> Team:
                 f"{'' if kind == 'shared' else f' (group {name})'}; use {advice}. {members[0]} has "
                 f"{_shown(roster, members[0])}, {odd} has {_shown(roster, odd)}."
             )
-    return Team(
-        groups=groups,
-        observation_spaces={name: roster.observation_spaces[members[0]] for name, members in groups.items()},
-        action_spaces={name: roster.action_spaces[members[0]] for name, members in groups.items()},
-        state_space=roster.state_space if agents.critic == "central" else None,
-    )
+    made = {
+        name: Group(
+            tuple(members),
+            roster.observation_spaces[members[0]],
+            roster.action_spaces[members[0]],
+            any(agent in masked for agent in members),
+        )
+        for name, members in groups.items()
+    }
+    return Groups(made, roster.critic_state_space if agents.critic == "central" else None, many=True)
 
 
-def teamed(source: JaxEnv | HostSource, agents: AgentsConfig) -> JaxEnv | HostSource:
+def with_groups(source: JaxEnv | HostSource, agents: AgentsConfig) -> JaxEnv | HostSource:
     """`source` with its agents in the groups that the settings want. Settings for many agents are refused where there
     is one."""
-    if source.spec.team is None:
-        if agents != AgentsConfig():
-            changed = next(name for name, value in vars(AgentsConfig()).items() if getattr(agents, name) != value)
-            raise UserError(
-                f"agents.{changed}={getattr(agents, changed)} is for environments with many agents, and "
-                f"{source.spec.id} has one; leave it out."
-            )
-        return source
-    regrouped: Any = source
-    made: JaxEnv | HostSource = regrouped.arranged(agents)
-    return made
+    if isinstance(source, Regrouped):
+        made: JaxEnv | HostSource = source.with_groups(agents)
+        return made
+    if agents != AgentsConfig():
+        changed = next(name for name, value in vars(AgentsConfig()).items() if getattr(agents, name) != value)
+        raise UserError(
+            f"agents.{changed}={getattr(agents, changed)} is for environments with many agents, and "
+            f"{source.spec.id} has one; leave it out."
+        )
+    return source
 
 
 def _given(env_id: str, roster: Roster, groups: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

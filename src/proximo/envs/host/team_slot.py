@@ -1,4 +1,4 @@
-"""One host environment of many agents, with PettingZoo's parallel methods, in its lane: as `Lane`, for each agent."""
+"""One host environment of many agents, with PettingZoo's parallel methods, in its slot: as `Slot`, for each agent."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.host.bounds import blank
-from proximo.envs.host.buffers import UNSAID, as_tree
-from proximo.envs.host.lane import Lane, Outlook, flag_of, kind_of, reward_of
+from proximo.envs.host.buffers import UNSAID
 from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
+from proximo.envs.host.slot import CRITIC_STATE, Outlook, Slot, flag_of, kind_of, reward_of
 from proximo.envs.host.state import captured, decode, encode, restore
-from proximo.spaces import leaves, pick
-from proximo.teams import AGENTS, STATE
+from proximo.spaces import leaves
 
 REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 @dataclass(frozen=True)
 class Member:
-    """An agent, and its places in the buffers of its lane."""
+    """An agent, and its places in the buffers."""
 
     name: str
     outlook: Outlook
@@ -33,8 +32,8 @@ class Member:
     blanks: list[np.ndarray]
     """What stands in the rows while it is not there."""
     action_space: spaces.Space
-    flags: np.ndarray
-    """Its part of the action mask."""
+    flags: np.ndarray | None
+    """Its action mask, where it has one."""
     starts: np.ndarray
     """Where the flags of each of its choices begin."""
 
@@ -65,87 +64,74 @@ class Member:
 
     def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
         """Which of its actions are allowed; all of them while none counts."""
-        if self.outlook.mask is None:
+        if self.outlook.mask is None or self.flags is None:
             return
         if not acts:
             self.flags[...] = True
             return
         told = (obs if self.outlook.mask == "obs" else infos).get(self.outlook.key)
         given = told.get(MASK) if isinstance(told, Mapping) else None
-        self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}").reshape(-1)
+        self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}")
 
 
-class TeamLane(Lane):
+class TeamSlot(Slot):
     """An environment of many agents and its rows in the buffers."""
 
     _alive: list[bool]
     """Who is there."""
     _acts: list[bool]
     """Whose next action counts."""
-    _moving = False
-    """Whether it is at a step, and not at a reset of all lanes."""
 
     def _lay_out(self) -> None:
-        spec, reading, buffers = self.options.spec, self.options.reading, self._buffers
-        team = spec.team
-        assert team is not None
-        assert reading is not None
-        obs, final_obs = (self._own(spec.observation_space, arrays) for arrays in (buffers.obs, buffers.final_obs))
-        action = self._own(spec.action_space, buffers.action)
-        masks = np.ones(spec.mask_shape, bool) if buffers.action_mask is None else buffers.action_mask[self.index]
-        masks[...] = True
-        self._outlooks = reading.agents
+        groups, layout, buffers = self.options.spec.groups, self.options.reading, self._buffers
+        assert layout is not None
+        self._outlooks = layout.agents
         self._members: list[Member] = []
-        used = 0
-        for group, names in team.groups.items():
-            space, size = team.action_spaces[group], team.mask_sizes[group]
-            seen = list(leaves(team.observation_spaces[group]))
-            acted = [pick(action[group], path) for path, _ in leaves(space)]
-            for place, name in enumerate(names):
-                outlook = reading.agents[name]
+        self._spans = []  # of each group: its arrays, the lanes of this environment, and its columns among the agents
+        for (name, group), columns in zip(groups.items(), groups.columns.values(), strict=True):
+            own, first = buffers.groups[name], self.index * group.size
+            self._spans.append((own, slice(first, first + group.size), columns))
+            seen = list(leaves(group.observation_space))
+            if own.action_mask is not None:
+                own.action_mask[first : first + group.size] = True
+            for lane, agent in enumerate(group.members, first):
+                outlook = layout.agents[agent]
                 inside = (outlook.key, *outlook.inside)
                 rows, final_rows = (
-                    [Row((*inside, *path), pick(tree[AGENTS][group], path), place) for path, _ in seen]
-                    for tree in (obs, final_obs)
+                    [Row((*inside, *path), array, lane) for (path, _), array in zip(seen, arrays, strict=True)]
+                    for arrays in (own.obs, own.final_obs)
                 )
                 member = Member(
-                    name=name,
+                    name=agent,
                     outlook=outlook,
-                    act=action_reader(space, acted, place),
+                    act=action_reader(group.action_space, own.action, lane),
                     rows=rows,
                     final_rows=final_rows,
                     blanks=[blank(leaf) for _, leaf in seen],
-                    action_space=space,
-                    flags=masks[used : used + size],
-                    starts=np.cumsum([0, *choices(space)])[:-1],
+                    action_space=group.action_space,
+                    flags=None if own.action_mask is None else own.action_mask[lane],
+                    starts=np.cumsum([0, *choices(group.action_space)])[:-1],
                 )
                 self._members.append(member)
-                used += size
         self._by_key = {member.outlook.key: member for member in self._members}
-        known = [] if team.state_space is None else list(leaves(team.state_space))
+        known = [] if groups.critic_state_space is None else list(leaves(groups.critic_state_space))
         self._state_rows, self._final_state_rows = (
-            [Row((STATE, *path), pick(tree[STATE], path)[None], 0) for path, _ in known] for tree in (obs, final_obs)
+            [Row(path, array, self.index, CRITIC_STATE) for (path, _), array in zip(known, arrays, strict=True)]
+            for arrays in (buffers.critic_state, buffers.final_critic_state)
         )
-        self._rows = [row for member in self._members for row in member.rows] + self._state_rows
-        self._final_rows = [row for member in self._members for row in member.final_rows] + self._final_state_rows
+        self._rows = [row for member in self._members for row in member.rows]
+        self._final_rows = [row for member in self._members for row in member.final_rows]
 
-    def _own(self, space: spaces.Space, arrays: list[np.ndarray]) -> Any:
-        """This lane's part of arrays, as a tree."""
-        return as_tree(space, [array[self.index, ...] for array in arrays])
-
-    def reset(self, seed: int) -> None:
-        self._moving = False
-        super().reset(seed)
-        assert self._buffers.there is not None
-        self._buffers.there[self.index] = self._alive
+    def _report(self, field: str, each: Any) -> None:
+        """Write numbers or flags of all agents."""
+        for own, lanes, columns in self._spans:
+            getattr(own, field)[lanes] = each[columns]
 
     def step(self) -> None:
-        self._moving = True
         if self.env is None:
             self.recover()
         elif self.move():
             self.begin()
-            self._part()
 
     def begin(self) -> None:
         """Begin the next episode."""
@@ -168,18 +154,16 @@ class TeamLane(Lane):
         truncated = [
             before and not end and (over or not stay) for before, end, stay in zip(was, ends, stays, strict=True)
         ]
-        index, buffers = self.index, self._buffers
-        assert buffers.over is not None
-        buffers.reward[index] = [
+        paid = [
             _paid(member, rewards, stay) if before else 0.0
             for member, before, stay in zip(members, was, stays, strict=True)
         ]
-        buffers.terminated[index] = [before and end for before, end in zip(was, ends, strict=True)]
-        buffers.truncated[index] = truncated
-        buffers.valid[index] = self._acts
-        buffers.over[index] = over
-        assert buffers.there is not None
-        buffers.there[index] = was
+        self._report("reward", paid)
+        self._report("terminated", [before and end for before, end in zip(was, ends, strict=True)])
+        self._report("truncated", truncated)
+        self._report("valid", self._acts)
+        self._report("present", was)
+        self._buffers.reset[self.index] = over
         if over or any(truncated):
             for member, before, stay, end in zip(members, was, stays, ends, strict=True):
                 member.show_last(obs, before, stay)
@@ -189,37 +173,33 @@ class TeamLane(Lane):
             for row in self._final_state_rows:
                 row.check()
         if over:
-            buffers.success[index] = _success(infos)
+            self._buffers.success[self.index] = _success(infos)
         else:
             self._alive, self._acts = stays, self._on_turn(stays)
             self._show(obs, infos)
         return over
 
-    def recover(self) -> None:
-        super().recover()
-        assert self._buffers.over is not None
-        self._buffers.over[self.index] = True
-        if self._moving:
-            self._part()
-
-    def _part(self) -> None:
-        """What comes next is of another episode: nobody is there any more."""
-        assert self._buffers.absent is not None
-        self._buffers.absent[self.index] = True
+    def _count_for_nothing(self) -> None:
+        nobody = [False] * len(self._members)
+        self._report("reward", [0.0] * len(nobody))
+        self._report("terminated", nobody)
+        self._report("truncated", [True] * len(nobody))
+        self._report("valid", nobody)
 
     def captured(self) -> bytes:
-        rows = [row.array.copy() for row in self._rows]  # for whoever is gone without a word in the next step
+        rows = [row.array.copy() for row in (*self._rows, *self._state_rows)]  # for whoever is gone without a word in the next step
         return encode([captured(self.env), self._alive, self._acts, rows])
 
     def restore(self, state: bytes) -> None:
         inner, alive, acts, rows = decode(state)
         flags = [[type(flag) for flag in flags] for flags in (alive, acts)]
         forms = [(row.shape, row.dtype) if type(row) is np.ndarray else None for row in rows]
-        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in self._rows]:
+        places = (*self._rows, *self._state_rows)
+        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in places]:
             raise ValueError("this is no state of these agents")
         restore(self.env, inner)
         self._alive, self._acts = alive, acts
-        for row, held in zip(self._rows, rows, strict=True):
+        for row, held in zip(places, rows, strict=True):
             row.array[...] = held
 
     def _stepped(self) -> tuple[Any, ...]:
@@ -255,13 +235,11 @@ class TeamLane(Lane):
                 member.vanish()
             member.write_mask(obs, info, acts)
         self._write_state(self._state_rows)
-        assert self._buffers.absent is not None
-        assert self._buffers.acts is not None
-        self._buffers.absent[self.index] = [not alive for alive in self._alive]
-        self._buffers.acts[self.index] = self._acts
+        self._report("alive", self._alive)
+        self._report("acts", self._acts)
 
     def _write_state(self, rows: list[Row]) -> None:
-        state = {STATE: self.env.state()} if rows else {}
+        state = self.env.state() if rows else None
         for row in rows:
             row.write(state)
 

@@ -1,4 +1,4 @@
-"""One host environment in its lane: stepped, reset in the same step, and watched.
+"""One host environment in its slot: stepped, reset in the same step, and watched.
 
 What an environment does wrong is found here, in the process that runs it, and told as a `Fault`.
 """
@@ -22,6 +22,8 @@ from proximo.envs.spec import EnvSpec
 from proximo.spaces import Path, leaves
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
+CRITIC_STATE = "critic_state"
+"""What critics see besides is called so, in the info of an environment."""
 STATE_ASKED = "when its state was asked for or given back"
 
 
@@ -47,8 +49,8 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class LaneOptions:
-    """What the lanes of a pool have in common."""
+class SlotOptions:
+    """What the slots of a pool have in common."""
 
     spec: EnvSpec
     mask_source: str | None
@@ -67,16 +69,17 @@ class LaneOptions:
 class Fault:
     """Something that an environment did wrong, in words."""
 
-    lane: int
+    env: int
+    """Its number; negative where it is not known."""
     where: str
     what: str
     trace: str = ""
 
 
-class Lane:
-    """An environment and its row in the buffers."""
+class Slot:
+    """An environment of one agent, and its rows in the buffers."""
 
-    def __init__(self, index: int, factory: Callable[[], Any], buffers: Buffers, options: LaneOptions):
+    def __init__(self, index: int, factory: Callable[[], Any], buffers: Buffers, options: SlotOptions):
         self.index = index
         self.factory = factory
         self.options = options
@@ -86,22 +89,30 @@ class Lane:
         self.restarts = 0
         self.seed = 0
         self.where = "start"
+        self.reset_options: dict[str, Any] | None = None
         self._limit: int | None = None
         self._flagged = True
         self._buffers = buffers
-        self._reward = buffers.reward
         self._rows: list[Row] = []
         self._final_rows: list[Row] = []
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Find this lane's places in the buffers."""
-        index, buffers, options = self.index, self._buffers, self.options
-        self._action = action_reader(options.spec.action_space, buffers.action, index)
-        self._choices = np.cumsum([0, *choices(options.spec.action_space)])[:-1]  # where each one's flags start
-        entries = [path for path, _ in leaves(options.spec.observation_space)]
-        self._rows = [Row(path, array, index) for path, array in zip(entries, buffers.obs, strict=True)]
-        self._final_rows = [Row(path, array, index) for path, array in zip(entries, buffers.final_obs, strict=True)]
+        """Find this environment's places in the buffers."""
+        index, options, buffers = self.index, self.options, self._buffers
+        (group,), (own,) = options.spec.groups.values(), buffers.groups.values()
+        self._own, self._reward, self._action_space = own, own.reward, group.action_space
+        self._action = action_reader(group.action_space, own.action, index)
+        self._choices = np.cumsum([0, *choices(group.action_space)])[:-1]  # where each one's flags start
+        entries = [path for path, _ in leaves(group.observation_space)]
+        self._rows = [Row(path, array, index) for path, array in zip(entries, own.obs, strict=True)]
+        self._final_rows = [Row(path, array, index) for path, array in zip(entries, own.final_obs, strict=True)]
+        space = options.spec.groups.critic_state_space
+        judged = [] if space is None else [path for path, _ in leaves(space)]
+        self._state_rows, self._final_state_rows = (
+            [Row(path, array, index, CRITIC_STATE) for path, array in zip(judged, arrays, strict=True)]
+            for arrays in (buffers.critic_state, buffers.final_critic_state)
+        )
 
     def reset(self, seed: int) -> None:
         """Begin anew, with the random stream of `seed + index`."""
@@ -134,36 +145,39 @@ class Lane:
             truncated = True
         if terminated or truncated:
             obs, info = self._end(obs, terminated, truncated, info)
-        for row in self._rows:
-            row.write(obs)
-        if self.options.mask_source is not None:
-            self._write_mask(obs, info)
+        self._show(obs, info)
 
     def _end(self, obs: Any, terminated: bool, truncated: bool, info: Any) -> tuple[Any, Any]:
         """Report the end of an episode, and begin the next."""
-        index, buffers = self.index, self._buffers
+        index, own = self.index, self._own
         for row in self._final_rows:
             row.write(obs)
             row.check()
         self._flagged = True
-        buffers.terminated[index] = terminated
-        buffers.truncated[index] = truncated
+        own.terminated[index] = terminated
+        own.truncated[index] = truncated and not terminated
+        self._buffers.reset[index] = True
         if not isinstance(info, dict):
             raise Misbehaved(f"step must return a dictionary as info, not {kind_of(info)}")
+        for row in self._final_state_rows:
+            row.write(critic_state(info))
+            row.check()
         said = info.get("is_success")
-        buffers.success[index] = UNSAID if said is None else bool(said)
+        self._buffers.success[index] = UNSAID if said is None else bool(said)
         return self._begin(None)
 
     def _lower_flags(self) -> None:
         """What was reported of the last step holds no more. Most steps have nothing to report."""
         self._flagged = False
-        self._buffers.terminated[self.index] = False
-        self._buffers.truncated[self.index] = False
-        self._buffers.valid[self.index] = True
+        own, index = self._own, self.index
+        own.terminated[index] = False
+        own.truncated[index] = False
+        own.valid[index] = True
+        self._buffers.reset[index] = False
 
     def check(self) -> None:
         """Look whether what was observed is made of finite numbers."""
-        for row in self._rows:
+        for row in (*self._rows, *self._state_rows):
             row.check()
 
     def recover(self) -> None:
@@ -171,21 +185,27 @@ class Lane:
         self.close()
         self.restarts += 1
         self._start(self.seed + self.options.restart_stride * self.restarts)
-        index, buffers = self.index, self._buffers
         for row, final in zip(self._rows, self._final_rows, strict=True):
             final.array[...] = row.array
-        buffers.reward[index] = 0
-        buffers.terminated[index] = False
-        buffers.truncated[index] = True
-        buffers.valid[index] = False
+        for row, final in zip(self._state_rows, self._final_state_rows, strict=True):
+            final.array[...] = row.array
+        self._count_for_nothing()
+        self._buffers.reset[self.index] = True
         self._flagged = True
 
+    def _count_for_nothing(self) -> None:
+        own, index = self._own, self.index
+        own.reward[index] = 0
+        own.terminated[index] = False
+        own.truncated[index] = True
+        own.valid[index] = False
+
     def get_state(self) -> bytes | None:
-        """Where the environment and the lane's counts are; None if the environment cannot be restored."""
+        """Where the environment and its counts are; None if the environment cannot be restored."""
         self.where = "state"
         try:
             state = None if self.env is None else self.captured()
-        except TimeoutError:  # of the lane's watch
+        except TimeoutError:  # of the watch over it
             raise
         except Exception:
             state = None
@@ -198,7 +218,7 @@ class Lane:
             if state is not None and self.env is not None:
                 inner, *counts = decode(state)
                 if type(inner) is not bytes or [type(count) for count in counts] != [int] * 4:
-                    raise ValueError("this is no state of a lane")
+                    raise ValueError("this is no state of an environment")
                 self.restore(inner)
                 self.length, self.total, self.restarts, self.seed = counts
                 self._flagged = True  # what the flags say is of the reset
@@ -248,15 +268,20 @@ class Lane:
         self.env.action_space.seed(seed)
 
     def _show(self, obs: Any, info: Any) -> None:
-        """Write what a reset led to."""
+        """Write what a reset or a step led to."""
         for row in self._rows:
             row.write(obs)
+        for row in self._state_rows:
+            row.write(critic_state(info))
         if self.options.mask_source is not None:
             self._write_mask(obs, info)
 
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         self.where = "reset"
-        result = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        given: dict[str, Any] = {} if seed is None else {"seed": seed}
+        if self.reset_options is not None:
+            given["options"] = self.reset_options
+        result = self.env.reset(**given)
         self.length = 0
         try:
             obs, info = result
@@ -267,13 +292,21 @@ class Lane:
         return obs, info
 
     def _write_mask(self, obs: Any, info: Any) -> None:
+        if self._own.action_mask is None:  # nothing is chosen among
+            return
         given = read_mask(self.env, obs, info, self.options.mask_source)
-        assert self._buffers.action_mask is not None
-        self._buffers.action_mask[self.index] = fitting_mask(self.options.spec.action_space, given, self._choices)
+        self._own.action_mask[self.index] = fitting_mask(self._action_space, given, self._choices)
+
+
+def critic_state(info: Any) -> Any:
+    """What only critics see, of what an environment says besides."""
+    if not isinstance(info, dict) or CRITIC_STATE not in info:
+        raise Misbehaved(f"info has no entry {CRITIC_STATE!r}, and the environment has a critic_state_space")
+    return info[CRITIC_STATE]
 
 
 def without_limit(env: Any) -> tuple[Any, int | None]:
-    """An environment without the outer wrappers of `gymnasium.make`, and their time limit: the lane counts steps and
+    """An environment without the outer wrappers of `gymnasium.make`, and their time limit: the slot counts steps and
     keeps the order of calls itself, and wrappers cost time at every step."""
     limit = None
     if type(env) is TimeLimit:
