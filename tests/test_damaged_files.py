@@ -393,7 +393,7 @@ def forged(whole, kind, change, path):
     tensors.write(path, kind.removeprefix("host_"), held, meta)
 
 
-FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-2"}
+FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-3"}
 
 
 def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_path, monkeypatch):
@@ -405,7 +405,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_pat
     with pytest.raises(UserError) as caught:
         checkpoint.load(tmp_path / "old.safetensors")
     assert str(caught.value).endswith(
-        "it holds proximo-checkpoint-1, and proximo-checkpoint-2 is expected. Another version of Proximo wrote it."
+        "it holds proximo-checkpoint-1, and proximo-checkpoint-3 is expected. Another version of Proximo wrote it."
     )
 
 

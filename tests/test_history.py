@@ -19,7 +19,7 @@ def report(returns):
     """An update in which episodes of one step with these returns finished."""
     returns = np.array([returns], np.float32)
     episodes = Episodes(np.ones(returns.shape, int), returns, np.zeros(returns.shape, bool))
-    watched = ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "ppo/parameter_norm")
+    watched = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
     return UpdateReport({name: np.float32(0) for name in watched}, episodes, np.int32(8), np.float32(0))
 
 

@@ -481,7 +481,7 @@ def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
     norms = [row["ppo/parameter_norm"] for row in rows(tmp_path / "run")]
     assert [update for update, norm in enumerate(norms, 1) if norm is None] == [3, 6, 9]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
-    assert "Update 3 was undone: loss/objective = nan (train.on_nonfinite=skip)." in one.console.said
+    assert "Update 3 was undone: loss/critic = nan (train.on_nonfinite=skip)." in one.console.said
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from proximo.policy.policy import Policy
 from proximo.ppo import update as module
 from proximo.ppo.loss import explained_variance
 from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import EnvSteps, Rates, TrainState, clip_gradients, current_rates, initial_train_state
+from proximo.ppo.update import EnvSteps, Rates, TrainState, current_rates, initial_train_state
 from proximo.settings import build, from_keywords
 
 T, L, N = 4, 2, 8
@@ -240,19 +240,6 @@ def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
 
 
 # Gradients and rates
-
-
-def test_gradients_are_clipped_together_or_apart():
-    # Norms 5 and 50, together sqrt(25 + 2500).
-    gradients, norm = {"actor": jnp.array([3.0, 4.0]), "critic": jnp.array([30.0, 40.0])}, np.sqrt(2525)
-    shared, shared_norm = clip_gradients(gradients, config_with(optimizers="shared", max_grad_norm=1.0))
-    np.testing.assert_allclose(shared["actor"], np.array([3, 4]) / norm, rtol=1e-5)
-    np.testing.assert_allclose(shared["critic"], np.array([30, 40]) / norm, rtol=1e-5)
-    apart, apart_norm = clip_gradients(gradients, config_with(optimizers="separate", max_grad_norm=1.0))
-    np.testing.assert_allclose(apart["actor"], [0.6, 0.8], rtol=1e-5)
-    np.testing.assert_allclose(apart["critic"], [0.6, 0.8], rtol=1e-5)
-    assert shared_norm == pytest.approx(norm, rel=1e-5)
-    assert apart_norm == pytest.approx(norm, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,12 +13,13 @@ import jax.numpy as jnp
 from proximo.config import Config
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Rollout
 from proximo.ppo.update import TrainState, current_rates, normalized_rewards, optimize, training_samples
 
 Tree = Any
 
-WATCHED = ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "ppo/parameter_norm")
+WATCHED = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
 """Metrics of which one at least is not finite where anything in an update is not: all of it flows into these."""
 
 
@@ -25,8 +28,22 @@ def is_finite(metrics: Metrics) -> jax.Array:
     return jnp.isfinite(jnp.stack([metrics[name] for name in WATCHED])).all()
 
 
+def what_broke(metrics: Mapping[str, Any]) -> str | None:
+    """Of an update that did not go well, a metric that shows it, a term of the loss if there is one, such as
+    `loss/critic = nan`."""
+    if all(math.isfinite(metrics[name]) for name in WATCHED):
+        return None
+    names = [name for name in metrics if name.startswith("loss/")] + list(WATCHED)
+    return next(f"{name} = {metrics[name]}" for name in names if not math.isfinite(metrics[name]))
+
+
 def broken(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: Policy, config: Config
+    state: TrainState,
+    rollout: Rollout,
+    discounted: jax.Array,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> OrderedDict[str, jax.Array]:
     """Of every tensor of the update that `state` would make of `rollout`: whether it is not finite.
 
@@ -34,7 +51,7 @@ def broken(
     """
     reward, _, _ = normalized_rewards(state, rollout, discounted, config)
     samples, _ = training_samples(state, rollout, reward, policy, config)
-    params, _, metrics = optimize(state, samples, current_rates(state, config), policy, config, watch=True)
+    params, _, metrics = optimize(state, samples, current_rates(state, config), policy, config, recipe, watch=True)
     seen = jax.tree.map(lambda leaf: _bad(leaf, rollout.valid), rollout.obs)
     cut = jax.tree.map(lambda leaf: _bad(leaf, rollout.truncated), rollout.final_obs)
     found = {
@@ -47,7 +64,7 @@ def broken(
         "log-probability": _bad(samples.log_prob, samples.valid),
         "advantage": _bad(samples.advantage, samples.valid),
     }
-    found |= {name: _bad(metrics[name]) for name in WATCHED[:3]}
+    found |= {name: _bad(value) for name, value in metrics.items() if name.startswith("loss/")}
     gradients = (name for name in metrics if name.startswith("gradient/"))
     found |= {name.replace("/", " of ", 1): _bad(metrics[name]) for name in gradients}
     return OrderedDict(found | _named("parameter", jax.tree.map(_bad, params)))  # JAX would sort a dict

@@ -15,6 +15,7 @@ from proximo.policy.policy import Policy, part_of
 from proximo.policy.team import OPPONENTS, AnyPolicy, TeamPolicy, together
 from proximo.ppo.finite import broken
 from proximo.ppo.loss import Metrics
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.update import TrainState, initial_train_state, update
 
@@ -24,31 +25,42 @@ COMMON = ("keys", "update", "env_steps", "pool")
 
 
 def initial_state(
-    policy: AnyPolicy, params: Tree, obs_stats: Tree, config: Config, reward_stats: Tree = None
+    policy: AnyPolicy,
+    params: Tree,
+    obs_stats: Tree,
+    config: Config,
+    reward_stats: Tree = None,
+    recipe: Recipe = BUILT_IN,
 ) -> TrainState:
     """The state before the first update."""
     if isinstance(policy, Policy):
-        return initial_train_state(params, obs_stats, config, reward_stats)
+        return initial_train_state(params, obs_stats, config, reward_stats, recipe)
     rewards = reward_stats or {}
     groups = {
-        name: initial_train_state(params[name], obs_stats[name], config, rewards.get(name)) for name in policy.groups
+        name: initial_train_state(params[name], obs_stats[name], config, rewards.get(name), recipe)
+        for name in policy.groups
     }
     state = _joined(groups)
     return state if policy.selfplay is None else replace(state, pool=initial_pool(policy, params, obs_stats))
 
 
 def update_all(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: AnyPolicy, config: Config
+    state: TrainState,
+    rollout: Rollout,
+    discounted: jax.Array,
+    policy: AnyPolicy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> tuple[TrainState, jax.Array, Tree, Metrics]:
     """As `update`; with many agents, for each group. Discounted sums are then [E, A]. Metrics are the means over
     groups, and with several groups those of each, as `group/NAME/...`."""
     if isinstance(policy, Policy):
-        return update(state, rollout, discounted, policy, config)
+        return update(state, rollout, discounted, policy, config, recipe)
     after, sums, carries, metrics = {}, [], {}, {}
     for name, own in policy.groups.items():
         lanes = together(discounted[:, policy.team.members(name)])
         after[name], lanes, carry, metrics[name] = update(
-            group_state(state, name), rollout_of(policy, name, rollout), lanes, own, config
+            group_state(state, name), rollout_of(policy, name, rollout), lanes, own, config, recipe
         )
         sums.append(policy.split(lanes, name))
         carries[name] = policy.split(carry, name)
@@ -59,15 +71,20 @@ def update_all(
 
 
 def broken_all(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: AnyPolicy, config: Config
+    state: TrainState,
+    rollout: Rollout,
+    discounted: jax.Array,
+    policy: AnyPolicy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> OrderedDict[str, jax.Array]:
     """As `broken`; with many agents, of each group in turn."""
     if isinstance(policy, Policy):
-        return broken(state, rollout, discounted, policy, config)
+        return broken(state, rollout, discounted, policy, config, recipe)
     found: OrderedDict[str, jax.Array] = OrderedDict()
     for name, own in policy.groups.items():
         lanes = together(discounted[:, policy.team.members(name)])
-        bad = broken(group_state(state, name), rollout_of(policy, name, rollout), lanes, own, config)
+        bad = broken(group_state(state, name), rollout_of(policy, name, rollout), lanes, own, config, recipe)
         found |= {f"{key} (group {name})": flag for key, flag in bad.items()}
     return found
 

@@ -16,8 +16,9 @@ from proximo.policy.normalize import RunningStats, discounted_sums, initial_stat
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.buffer import buffer_metrics
-from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
-from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
+from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
+from proximo.ppo.optimizer import adapted_rate, descended, scheduled
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Rollout, Samples, flatten_lanes, in_sequences
 from proximo.seeding import Keys, training_keys
 
@@ -67,7 +68,11 @@ class Rates:
 
 
 def initial_train_state(
-    params: Tree, obs_stats: Tree, config: Config, reward_stats: RunningStats | None = None
+    params: Tree,
+    obs_stats: Tree,
+    config: Config,
+    reward_stats: RunningStats | None = None,
+    recipe: Recipe = BUILT_IN,
 ) -> TrainState:
     """The state before the first update of a policy with `params` and `obs_stats`. With `reward_stats`, which say what
     its critic's unit is, these go on; otherwise new ones begin."""
@@ -75,7 +80,7 @@ def initial_train_state(
         reward_stats = initial_stats(())
     return TrainState(
         params=params,
-        opt_state=adam_init(params),
+        opt_state=recipe.optimizer(config.ppo).init(params),
         obs_stats=obs_stats,
         reward_stats=reward_stats,
         learning_rate=jnp.float32(config.ppo.learning_rate),
@@ -86,14 +91,19 @@ def initial_train_state(
 
 
 def update(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: Policy, config: Config
+    state: TrainState,
+    rollout: Rollout,
+    discounted: jax.Array,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> tuple[TrainState, jax.Array, Tree, Metrics]:
     """Learn from `rollout`. Also returns the lanes' discounted reward sums [L] and the critic's memory, both
     carried into the next rollout, and the update's metrics."""
     rates = current_rates(state, config)
     reward, reward_stats, discounted = normalized_rewards(state, rollout, discounted, config)
     samples, critic_carry = training_samples(state, rollout, reward, policy, config)
-    params, opt_state, metrics = optimize(state, samples, rates, policy, config)
+    params, opt_state, metrics = optimize(state, samples, rates, policy, config, recipe)
     learning_rate = state.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
@@ -233,7 +243,13 @@ def final_values(params: Tree, stats: Tree, rollout: Rollout, memory: Tree, poli
 
 
 def optimize(
-    state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config, watch: bool = False
+    state: TrainState,
+    samples: Samples,
+    rates: Rates,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
+    watch: bool = False,
 ) -> tuple[Tree, Tree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
 
@@ -241,31 +257,33 @@ def optimize(
     """
     ppo = config.ppo
     key = jax.random.fold_in(state.keys.shuffle, state.update)
+    optimizer = recipe.optimizer(ppo)
+    hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
+    standardize = ppo.normalize_advantages == "minibatch"
+    critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
     if samples.memory is not None:
         samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
     size = samples.valid.shape[0]
 
     def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
         params, opt_state = learner
-        gradients, metrics = jax.grad(ppo_loss, has_aux=True)(
-            params, state.obs_stats, minibatch, policy, ppo, rates.clip, rates.entropy
+        gradients, metrics = jax.grad(minibatch_loss, has_aux=True)(
+            params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize
         )
         if watch:
             metrics |= gradient_norms(gradients)
-        gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
-        direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
-        critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
-        own_rates = {"critic": rates.learning * critic_share}
-        params = {
-            name: descend(part, direction[name], own_rates.get(name, rates.learning)) for name, part in params.items()
-        }
-        return (params, opt_state), metrics
+        metrics["ppo/gradient_norm"] = optax.tree.norm(gradients)
+        learner = descended(optimizer, gradients, opt_state, params, rates.learning, rates.learning * critic_share)
+        return learner, metrics
+
+    def minibatches(order: jax.Array) -> Samples:
+        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        shaped: Samples = jax.tree.map(rows, samples)
+        return shaped
 
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
-        order = shuffled(jax.random.fold_in(key, number), size)
-        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(rows, samples))
+        learner, metrics = jax.lax.scan(step, learner, minibatches(shuffled(jax.random.fold_in(key, number), size)))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
@@ -275,25 +293,13 @@ def optimize(
         more = number < ppo.epochs_per_update
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
-    names = (*METRICS, *gradient_norms(state.params)) if watch else METRICS
-    zeros = {name: jnp.float32(0) for name in names}
-    learner, epochs, kl, sums = jax.lax.while_loop(
-        unfinished, epoch, ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), zeros)
-    )
+    learner = (state.params, state.opt_state)
+    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], samples)
+    zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
+    learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
     metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
     return *learner, metrics
-
-
-METRICS = (
-    "loss/objective",
-    "loss/critic",
-    "loss/entropy",
-    "loss/total",
-    "ppo/approx_kl",
-    "ppo/clip_fraction",
-    "ppo/gradient_norm",
-)
 
 
 def gradient_norms(gradients: Tree) -> Metrics:
@@ -301,16 +307,6 @@ def gradient_norms(gradients: Tree) -> Metrics:
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     names = [f"gradient/{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in leaves]
     return {name: jnp.sqrt(jnp.square(leaf).sum()) for name, (_, leaf) in zip(names, leaves, strict=True)}
-
-
-def clip_gradients(gradients: Tree, config: Config) -> tuple[Tree, jax.Array]:
-    """Clip over everything (shared), or actor and critic each on its own (separate); and the norm before."""
-    ppo = config.ppo
-    if ppo.optimizers == "shared":
-        return clip_by_global_norm(gradients, ppo.max_grad_norm)
-    actor, actor_norm = clip_by_global_norm(gradients["actor"], ppo.max_grad_norm)
-    critic, critic_norm = clip_by_global_norm(gradients["critic"], ppo.max_grad_norm)
-    return {"actor": actor, "critic": critic}, jnp.sqrt(jnp.square(actor_norm) + jnp.square(critic_norm))
 
 
 def shuffled(key: jax.Array, size: int) -> jax.Array:

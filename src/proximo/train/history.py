@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
-from proximo.ppo.finite import WATCHED
+from proximo.ppo.finite import what_broke
 from proximo.ppo.rollout import Episodes
 from proximo.teams import Team
 from proximo.train.convergence import Convergence, window_averages
@@ -206,14 +206,13 @@ class History:
 
     def _take(self, report: UpdateReport) -> bool:
         """Whether an update counts: it is finite, or it was undone and the run may go on."""
-        bad = [name for name in WATCHED if not np.isfinite(report.metrics[name])]
-        if not bad:
+        seen = what_broke(report.metrics)
+        if seen is None:
             self.skipped_in_a_row = 0
             return True
         if self.config.train.on_nonfinite == "stop" or self.skipped_in_a_row + 1 >= MAX_SKIPPED:
             return False
         if not self.skipped_in_a_row:
-            seen = f"{bad[0]} = {report.metrics[bad[0]]}"
             self.notices.append(f"Update {self.updates + 1:,} was undone: {seen} (train.on_nonfinite=skip).")
         self.skipped += 1
         self.skipped_in_a_row += 1

@@ -21,7 +21,7 @@ from proximo.files import shown
 from proximo.matches import Matches
 from proximo.policy.team import TeamPolicy
 from proximo.policy.team_agent import AnyAgent
-from proximo.ppo.finite import WATCHED
+from proximo.ppo.finite import what_broke
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
 from proximo.settings import build
@@ -313,8 +313,7 @@ class PPOTrainer:
         # Replay: the same program, stopped at the very update that ended the run.
         state = self.program.run(before, len(records))[0] if records else before
         if history.stop_reason == "failed":  # what comes after a goal that was reached is of no concern
-            bad = reports[len(records)].metrics
-            seen = next(f"{name} = {bad[name]}" for name in WATCHED if not math.isfinite(bad[name]))
+            seen = what_broke(reports[len(records)].metrics)
             first = (self.program.diagnose(state) or ["something"])[0]
             number = int(state.train.update) + 1
             self._failure = f"In update {number:,} the {first} is not finite ({seen}), so training stopped."
