@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from proximo.config import Config
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
-    from proximo.rollout.frame_stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
+    from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
-    from proximo.policy.team_agent import TeamAgent
-    from proximo.ppo.rollout import Rollout
+    from proximo.rollout.frame_stack import FrameStacker
+    from proximo.rollout.types import Rollout
     from proximo.train.experience import evaluate_agent
     from proximo.train.trainer import PPOTrainer
 
@@ -43,8 +43,8 @@ _HOMES = {
     "PPOAgent": "proximo.policy.agent",
     "PPOClip": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
-    "Rollout": "proximo.ppo.rollout",
-    "TeamAgent": "proximo.policy.team_agent",
+    "Rollout": "proximo.rollout.types",
+    "TeamAgent": "proximo.multi_agent.team_agent",
     "evaluate_agent": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",

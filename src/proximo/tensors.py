@@ -129,3 +129,8 @@ def _leaf(wanted: Any, given: np.ndarray, name: str, path: Path) -> jax.Array:
             f"not {given.dtype}{list(given.shape)}."
         )
     return jax.random.wrap_key_data(jnp.asarray(given), impl=kind[0]) if kind else jnp.asarray(given)
+
+
+def below(tensors: Tensors, start: str) -> Tensors:
+    """Those whose names begin with `start`, without it."""
+    return {name[len(start) :]: array for name, array in tensors.items() if name.startswith(start)}

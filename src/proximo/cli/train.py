@@ -168,20 +168,21 @@ def evaluate(
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
     messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
-        from proximo.evaluate import make_evaluator
-        from proximo.record import film
+        from proximo.policy.behaviour import Learners, actors
+        from proximo.rollout.evaluate import make_evaluator
+        from proximo.rollout.video import film
         from proximo.run import open_run
         from proximo.tables import evaluation_table
 
-        agent, source = open_run(path, config, which)
+        agents, source = open_run(path, config, which)
         videos: list[str] = []
         notices: list[str] = []
         how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agent, config.env, used, *how)
+            videos, notices = film(path / "videos" / which, source, agents, config.env, used, *how)
         evaluator = make_evaluator(
-            source, agent.policy, num_episodes, config.env, used, config.track.success_return, *how
+            source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
         )
 
         def tell() -> bool:
@@ -189,7 +190,7 @@ def evaluate(
             return False
 
         try:
-            outcome = evaluator(agent.params, agent.obs_stats, tell)
+            outcome = evaluator(actors(agents.groups), tell)
         finally:
             evaluator.close()
     assert outcome is not None, "nobody stopped it"

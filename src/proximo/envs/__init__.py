@@ -114,7 +114,8 @@ def make(env: Any) -> JaxEnv | HostSource:
     if isinstance(env, JaxTeamEnv):
         from proximo.envs.compiled.agents import ManyAgents
 
-        return ManyAgents(env)
+        many: Any = ManyAgents(env)
+        return many
     if isinstance(env, JaxEnv):
         return env
     raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+
 from gymnasium import spaces
 
 from proximo.config import AgentsConfig

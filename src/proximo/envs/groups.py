@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,7 +30,7 @@ class Group:
     """Of one member."""
     action_space: gymnasium.Space
     has_mask: bool = False
-    """Whether the environment says at each step which actions are allowed (host environments; compiled ones show it)."""
+    """Whether it is said at each step which actions are allowed (host environments; compiled ones show it)."""
 
     @property
     def size(self) -> int:

@@ -25,7 +25,9 @@ class Learner(Protocol):
 class Trained(Protocol):
     """Of the state of training, what a behaviour may look at."""
 
-    groups: Mapping[str, Any]
+    @property
+    def groups(self) -> Mapping[str, Any]: ...
+
     keys: Keys
     update: jax.Array
     opponents: PyTree
@@ -39,6 +41,8 @@ class Behaviour(Protocol):
     """What it is, as part of the keys of programs; None if that cannot be said."""
     learns: np.ndarray | None
     """[E, A] bool: who plays by the policies that learn; None: everybody."""
+    sides: dict[str, np.ndarray] | None
+    """[A] bool: who is on each side; None: there are none."""
 
     def choose(self, train: Trained) -> PyTree:
         """What acting needs for the rollout of an update."""
@@ -66,6 +70,7 @@ class Learners:
     """Everybody acts by the policy that learns. Chosen are parameters and statistics, by group."""
 
     learns: np.ndarray | None = None
+    sides: dict[str, np.ndarray] | None = None
 
     def __init__(self, policies: Policies):
         self.policies = policies

@@ -38,19 +38,26 @@ def policies_key(
 
 
 class Policies(Mapping[str, Policy]):
-    """A `Policy` for each group, in order. Parameters, statistics and memory are dictionaries by group."""
+    """A `Policy` for each group, in order. Parameters, statistics and memory are dictionaries by group. `own` are
+    networks of a user's, `made` policies that there are already."""
 
     def __init__(
-        self, groups: Groups, network: NetworkConfig, normalize: NormalizeConfig, agents: AgentsConfig, own: Any = None
+        self,
+        groups: Groups,
+        network: NetworkConfig,
+        normalize: NormalizeConfig,
+        agents: AgentsConfig,
+        own: Any = None,
+        made: Mapping[str, Policy] | None = None,
     ):
         self.key = policies_key(groups, network, normalize, agents) if own is None else None
         self.groups = groups
         """With the observation spaces that the environment has, as it is stacked."""
-        self.identity = agents.identity
+        self.settings = agents
         self.everything = agents.critic == "central" and groups.critic_state_space is None
         """Whether critics see the observations of all agents."""
         judged = groups.everything() if self.everything else groups.critic_state_space
-        self._policies = {
+        self._policies = dict(made or {}) or {
             name: shared_policy(self.seen_space(name), group.action_space, network, normalize, own, judged)
             for name, group in groups.items()
         }
@@ -73,9 +80,7 @@ class Policies(Mapping[str, Policy]):
 
     def initial_carry(self, network: str, num_envs: int) -> dict[str, PyTree]:
         """The memory that every episode starts with, of the `actor` or the `critic` of each group: zeros [L, ...]."""
-        return {
-            name: policy.initial_carry(num_envs * self.groups[name].size)[network] for name, policy in self.items()
-        }
+        return {name: policy.initial_carry(num_envs * self.groups[name].size)[network] for name, policy in self.items()}
 
     @property
     def recurrent(self) -> bool:
@@ -89,13 +94,13 @@ class Policies(Mapping[str, Policy]):
     def seen_space(self, name: str) -> spaces.Space:
         """What networks see of a group: with `agents.identity`, also who it is."""
         space = self.groups[name].observation_space
-        if not self.identity:
+        if not self.settings.identity:
             return space
         return spaces.Dict({"observation": space, "agent": spaces.Discrete(self.groups[name].size)})
 
     def seen(self, name: str, obs: PyTree, lead: int = 0) -> PyTree:
         """Observations of a group, leaves [..., L, ...] with `lead` axes before the lanes, as its networks see them."""
-        if not self.identity:
+        if not self.settings.identity:
             return obs
         shape = jax.tree.leaves(obs)[0].shape[: lead + 1]
         numbers = jnp.arange(shape[-1], dtype=jnp.int32) % self.groups[name].size

@@ -151,7 +151,7 @@ class Policy:
         vector = jnp.where(adapter.continuous[None], standardize(own, features.vector), features.vector)
         return replace(features, vector=vector)
 
-    def _judged(self, obs: PyTree, critic_state: PyTree) -> PyTree:
+    def judged(self, obs: PyTree, critic_state: PyTree) -> PyTree:
         """What the critic sees."""
         return obs if self.critic_space is None else {OWN: obs, ALL: critic_state}
 
@@ -160,7 +160,7 @@ class Policy:
         features = self.features(stats, obs)
         if self.critic_space is None:
             return features, features
-        return features, self.features(stats, self._judged(obs, critic_state), "critic")
+        return features, self.features(stats, self.judged(obs, critic_state), "critic")
 
     def update_stats(self, stats: PyTree, obs: PyTree, valid: jax.Array, critic_state: PyTree = None) -> PyTree:
         """Merge observations [B, ...] where `valid` [B]."""
@@ -168,7 +168,7 @@ class Policy:
             return None
         if self.critic_space is None:
             return update_stats(stats, self.adapter(obs).vector, valid)
-        seen = {"actor": self.adapter(obs), "critic": self.critic_adapter(self._judged(obs, critic_state))}
+        seen = {"actor": self.adapter(obs), "critic": self.critic_adapter(self.judged(obs, critic_state))}
         return {name: update_stats(stats[name], features.vector, valid) for name, features in seen.items()}
 
     def _adapter(self, name: str) -> ObservationAdapter:
@@ -188,7 +188,7 @@ class Policy:
         reward_stats: RunningStats | None = None,
     ) -> tuple[PyTree, jax.Array]:
         """The critic alone: its new memory and values [B]; with `reward_stats` in the environment's units."""
-        features = self.features(stats, self._judged(obs, critic_state), "critic")
+        features = self.features(stats, self.judged(obs, critic_state), "critic")
         carry, value = self._through("critic", params, carry, features)
         return carry, value[:, 0] if reward_stats is None else value[:, 0] * reward_scale(reward_stats)
 

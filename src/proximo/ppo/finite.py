@@ -11,13 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from proximo.config import Config
+from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import TrainState, current_rates, normalized_rewards, optimize, training_samples
+from proximo.ppo.samples import flatten_lanes
+from proximo.ppo.types import LearnerLanes, TrainState
+from proximo.ppo.update import current_rates, normalized_rewards, optimize, training_samples
+from proximo.rollout.types import CriticState, Rollout
 
-Tree = Any
+PyTree = Any
 
 WATCHED = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
 """Metrics of which one at least is not finite where anything in an update is not: all of it flows into these."""
@@ -38,28 +41,51 @@ def what_broke(metrics: Mapping[str, Any]) -> str | None:
 
 
 def broken(
-    state: TrainState,
-    rollout: Rollout,
-    discounted: jax.Array,
-    policy: Policy,
+    train: TrainState,
+    lanes: dict[str, LearnerLanes],
+    rollouts: dict[str, Rollout],
+    critic_state: CriticState | None,
+    policies: Policies,
     config: Config,
     recipe: Recipe = BUILT_IN,
 ) -> OrderedDict[str, jax.Array]:
-    """Of every tensor of the update that `state` would make of `rollout`: whether it is not finite.
+    """Of every tensor of the update that `train` would make of the rollouts: whether it is not finite.
 
-    In the order in which they are computed, so that the first is where it began.
+    Of each group in the order in which they are computed, so that the first is where it began.
     """
-    reward, _, _ = normalized_rewards(state, rollout, discounted, config)
-    samples, _ = training_samples(state, rollout, reward, policy, config)
-    params, _, metrics = optimize(state, samples, current_rates(state, config), policy, config, recipe, watch=True)
+    found: OrderedDict[str, jax.Array] = OrderedDict()
+    for name, policy in policies.items():
+        given = (train, name, lanes[name], rollouts[name], critic_state)
+        whose = "" if len(policies) == 1 else f" (group {name})"
+        found |= {f"{key}{whose}": bad for key, bad in _broken_group(*given, policy, config, recipe).items()}
+    return found
+
+
+def _broken_group(
+    train: TrainState,
+    name: str,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe,
+) -> dict[str, jax.Array]:
+    learner = train.groups[name]
+    reward, _, _ = normalized_rewards(learner, rollout, lanes.discounted, config)
+    samples, _ = training_samples(learner, lanes, rollout, critic_state, reward, policy, config)
+    judged = None if critic_state is None else flatten_lanes(critic_state.seen)
+    rates = current_rates(train, name, config)
+    params, _, metrics = optimize(train, name, samples, judged, rates, policy, config, recipe, watch=True)
     seen = jax.tree.map(lambda leaf: _bad(leaf, rollout.valid), rollout.obs)
     cut = jax.tree.map(lambda leaf: _bad(leaf, rollout.truncated), rollout.final_obs)
     found = {
         **_named("observation", seen),
         **_named("final observation", cut),
         **_named("last observation", jax.tree.map(_bad, rollout.last_obs)),
+        **({} if critic_state is None else _named("critic state", jax.tree.map(_bad, critic_state.seen))),
         "reward": _bad(rollout.reward, rollout.valid),
-        **_named("parameter before it,", jax.tree.map(_bad, state.params)),
+        **_named("parameter before it,", jax.tree.map(_bad, learner.params)),
         "value": _bad(samples.value, samples.valid),
         "log-probability": _bad(samples.log_prob, samples.valid),
         "advantage": _bad(samples.advantage, samples.valid),
@@ -67,7 +93,7 @@ def broken(
     found |= {name: _bad(value) for name, value in metrics.items() if name.startswith("loss/")}
     gradients = (name for name in metrics if name.startswith("gradient/"))
     found |= {name.replace("/", " of ", 1): _bad(metrics[name]) for name in gradients}
-    return OrderedDict(found | _named("parameter", jax.tree.map(_bad, params)))  # JAX would sort a dict
+    return found | _named("parameter", jax.tree.map(_bad, params))
 
 
 def _bad(array: Any, where: Any = None) -> jax.Array:
@@ -78,6 +104,6 @@ def _bad(array: Any, where: Any = None) -> jax.Array:
     return (wrong if where is None else wrong & where.reshape(where.shape + (1,) * (wrong.ndim - where.ndim))).any()
 
 
-def _named(what: str, tree: Tree) -> dict[str, jax.Array]:
+def _named(what: str, tree: PyTree) -> dict[str, jax.Array]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {f"{what} {jax.tree_util.keystr(path, simple=True, separator='/')}".rstrip(): leaf for path, leaf in leaves}

@@ -17,9 +17,9 @@ from jaxtyping import Array, Bool, Float
 from proximo.errors import UserError
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
-from proximo.ppo.rollout import Samples, flatten_lanes
+from proximo.ppo.samples import Samples, flatten_lanes
 
-Tree = Any
+PyTree = Any
 Metrics = dict[str, Any]
 Terms = dict[str, tuple[Number | int, jax.Array]]
 """The parts of a loss by name: the weight, and a number for each sample [N]. The mean of each is logged as `loss/NAME`;
@@ -106,7 +106,7 @@ def explained_variance(
     return jnp.where(lowest == highest, jnp.nan, 1 - variance(target - value) / variance(target))
 
 
-def in_time(sequences: Tree) -> Tree:
+def in_time(sequences: PyTree) -> PyTree:
     """[B, S, ...] to [S, B, ...] in every leaf."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences)
 
@@ -123,10 +123,18 @@ def clip_loss(outputs: Outputs, samples: Samples, hyper: Hyper) -> Terms:
 
 
 def minibatch_loss(
-    params: Tree, stats: Tree, samples: Samples, policy: Policy, loss: Loss, hyper: Hyper, standardize: bool
+    params: PyTree,
+    stats: PyTree,
+    samples: Samples,
+    policy: Policy,
+    loss: Loss,
+    hyper: Hyper,
+    standardize: bool,
+    critic_state: PyTree = None,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The loss of one minibatch, with its advantages standardised if asked for; and what is to be said of it."""
-    outputs, samples = evaluated(params, stats, samples, policy)
+    """The loss of one minibatch, with its advantages standardised if asked for; and what is to be said of it. Where the
+    critic sees a `critic_state`, that of each sample."""
+    outputs, samples = evaluated(params, stats, samples, policy, critic_state)
     if standardize:
         samples = replace(samples, advantage=standardize_advantages(samples.advantage, samples.valid))
     terms = loss(outputs, samples, hyper)
@@ -140,15 +148,17 @@ def minibatch_loss(
     return total, metrics
 
 
-def evaluated(params: Tree, stats: Tree, samples: Samples, policy: Policy) -> tuple[Outputs, Samples]:
+def evaluated(
+    params: PyTree, stats: PyTree, samples: Samples, policy: Policy, critic_state: PyTree = None
+) -> tuple[Outputs, Samples]:
     """What the networks make of samples, and those [N, ...]. With memory, a minibatch is one of sequences [B, S], each
     from the memory that it started from when it was collected."""
     if samples.memory is None or samples.fresh is None:
         carry = policy.initial_carry(samples.valid.shape[0])
-        _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs)
+        _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs, critic_state)
     else:
         memory, fresh, samples = samples.memory, in_time(samples.fresh), in_time(replace(samples, memory=None))
-        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh)
+        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh, in_time(critic_state))
         outputs, value, samples = flatten_lanes((outputs, value, samples))
     log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
     entropy = policy.distribution.entropy(outputs, samples.action_mask)

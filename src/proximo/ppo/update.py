@@ -13,49 +13,19 @@ from flax import struct
 from proximo.config import Config
 from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
+from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.buffer import buffer_metrics
 from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.rollout import Rollout, Samples, flatten_lanes, in_sequences
-from proximo.seeding import Keys, training_keys
+from proximo.ppo.samples import Samples, flatten_lanes, in_sequences
+from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
+from proximo.rollout.types import CriticState, Rollout
+from proximo.seeding import training_keys
 
-Tree = Any
-
-
-@struct.dataclass
-class EnvSteps:
-    """Environment steps that counted, as whole batches of `frames_per_batch` and the rest: compiled programs count
-    in 32 bits, and long runs go beyond them."""
-
-    batches: jax.Array  # int32
-    rest: jax.Array  # int32, less than a batch
-
-    @classmethod
-    def none(cls) -> EnvSteps:
-        return cls(jnp.int32(0), jnp.int32(0))
-
-    def after(self, steps: jax.Array, batch: int) -> EnvSteps:
-        """The count after `steps` more, at most a `batch`."""
-        rest = self.rest + steps
-        return EnvSteps(self.batches + rest // batch, rest % batch)
-
-
-@struct.dataclass
-class TrainState:
-    """Everything that learning changes."""
-
-    params: Tree
-    opt_state: Tree
-    obs_stats: Tree
-    reward_stats: RunningStats | None
-    learning_rate: jax.Array  # float32; moves only with the adaptive schedule
-    keys: Keys
-    update: jax.Array  # int32 updates done
-    env_steps: EnvSteps  # taken; steps that do not count, such as EnvPool's fillers, are none
-    pool: Tree = None  # [P, ...] with self-play: earlier policies, and how many there were
+PyTree = Any
 
 
 @struct.dataclass
@@ -68,43 +38,81 @@ class Rates:
 
 
 def initial_train_state(
-    params: Tree,
-    obs_stats: Tree,
+    params: dict[str, PyTree],
+    obs_stats: dict[str, PyTree],
     config: Config,
-    reward_stats: RunningStats | None = None,
+    reward_stats: dict[str, RunningStats | None],
     recipe: Recipe = BUILT_IN,
 ) -> TrainState:
-    """The state before the first update of a policy with `params` and `obs_stats`. With `reward_stats`, which say what
-    its critic's unit is, these go on; otherwise new ones begin."""
-    if config.normalize.rewards and reward_stats is None:
-        reward_stats = initial_stats(())
-    return TrainState(
-        params=params,
-        opt_state=recipe.optimizer(config.ppo).init(params),
-        obs_stats=obs_stats,
-        reward_stats=reward_stats,
-        learning_rate=jnp.float32(config.ppo.learning_rate),
-        keys=training_keys(config.seed),
-        update=jnp.int32(0),
-        env_steps=EnvSteps.none(),
-    )
+    """The state before the first update of policies with `params` and `obs_stats`. Where there are `reward_stats`, the
+    unit of a critic, these go on; otherwise new ones begin."""
+    groups = {
+        name: LearnerState(
+            params=own,
+            opt_state=recipe.optimizer(config.ppo).init(own),
+            obs_stats=obs_stats[name],
+            reward_stats=reward_stats.get(name) or (initial_stats(()) if config.normalize.rewards else None),
+            learning_rate=jnp.float32(config.ppo.learning_rate),
+        )
+        for name, own in params.items()
+    }
+    return TrainState(groups, training_keys(config.seed), jnp.int32(0), EnvSteps.none())
+
+
+def initial_lanes(policies: Policies, num_envs: int) -> dict[str, LearnerLanes]:
+    """What learners carry, before the first rollout."""
+    carry = policies.initial_carry("critic", num_envs)
+    return {
+        name: LearnerLanes(carry[name], jnp.zeros(num_envs * policies.groups[name].size, jnp.float32))
+        for name in policies
+    }
 
 
 def update(
-    state: TrainState,
+    train: TrainState,
+    lanes: dict[str, LearnerLanes],
+    rollouts: dict[str, Rollout],
+    critic_state: CriticState | None,
+    policies: Policies,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
+) -> tuple[TrainState, dict[str, LearnerLanes], Metrics]:
+    """Learn from the rollouts of all groups: the new state, what learners carry on, and the update's metrics."""
+    learners, after, metrics = {}, {}, {}
+    for name, policy in policies.items():
+        given = (train, name, lanes[name], rollouts[name], critic_state)
+        learners[name], after[name], metrics[name] = update_group(*given, policy, config, recipe)
+    return replace(train, groups=learners, update=train.update + 1), after, merge_metrics(metrics)
+
+
+def merge_metrics(metrics: dict[str, Metrics]) -> Metrics:
+    """The metrics of an update from those of each group: their means, and with several groups those of each, as
+    `group/NAME/...`."""
+    groups = list(metrics.values())
+    if len(groups) == 1:
+        return groups[0]
+    common = [name for name in groups[0] if all(name in own for own in groups) and not name.startswith("buffer/action")]
+    means = {name: jnp.stack([own[name].astype(jnp.float32) for own in groups]).mean() for name in common}
+    return means | {f"group/{name}/{key}": value for name, own in metrics.items() for key, value in own.items()}
+
+
+def update_group(
+    train: TrainState,
+    name: str,
+    lanes: LearnerLanes,
     rollout: Rollout,
-    discounted: jax.Array,
+    critic_state: CriticState | None,
     policy: Policy,
     config: Config,
     recipe: Recipe = BUILT_IN,
-) -> tuple[TrainState, jax.Array, Tree, Metrics]:
-    """Learn from `rollout`. Also returns the lanes' discounted reward sums [L] and the critic's memory, both
-    carried into the next rollout, and the update's metrics."""
-    rates = current_rates(state, config)
-    reward, reward_stats, discounted = normalized_rewards(state, rollout, discounted, config)
-    samples, critic_carry = training_samples(state, rollout, reward, policy, config)
-    params, opt_state, metrics = optimize(state, samples, rates, policy, config, recipe)
-    learning_rate = state.learning_rate
+) -> tuple[LearnerState, LearnerLanes, Metrics]:
+    """Learn from the rollout of one group."""
+    learner, rates = train.groups[name], current_rates(train, name, config)
+    reward, reward_stats, discounted = normalized_rewards(learner, rollout, lanes.discounted, config)
+    samples, critic_carry = training_samples(learner, lanes, rollout, critic_state, reward, policy, config)
+    judged = None if critic_state is None else flatten_lanes(critic_state.seen)
+    params, opt_state, metrics = optimize(train, name, samples, judged, rates, policy, config, recipe)
+    learning_rate = learner.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
     metrics |= {
@@ -115,64 +123,85 @@ def update(
         "ppo/entropy_coef": rates.entropy,
         **buffer_metrics(rollout, samples, policy, reward_stats),
     }
-    state = replace(
-        state,
+    learner = LearnerState(
         params=params,
         opt_state=opt_state,
         # Only now: the rollout's log-probabilities were those of the old statistics.
-        obs_stats=policy.update_stats(state.obs_stats, samples.obs, samples.valid),
+        obs_stats=policy.update_stats(learner.obs_stats, samples.obs, samples.valid, rows(judged, samples.env_row)),
         reward_stats=reward_stats,
         learning_rate=learning_rate,
-        update=state.update + 1,
     )
-    return state, discounted, critic_carry, metrics
+    return learner, LearnerLanes(critic_carry, discounted), metrics
 
 
-def current_rates(state: TrainState, config: Config) -> Rates:
-    """Learning rate, clip range and entropy weight of the update about to be made. They follow the steps taken, out of
-    `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
-    ppo, taken = config.ppo, state.env_steps
+def current_rates(train: TrainState, name: str, config: Config) -> Rates:
+    """Learning rate, clip range and entropy weight of the update that a group is about to make. They follow the steps
+    taken, out of `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
+    ppo, taken = config.ppo, train.env_steps
     batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
     progress = jnp.minimum(batches / config.num_updates, 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)
     return Rates(
-        learning=state.learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,
+        learning=train.groups[name].learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,
         clip=scheduled(ppo.clip_epsilon_schedule, ppo.clip_epsilon, ppo.clip_epsilon_end, progress),
         entropy=scheduled(ppo.entropy_coef_schedule, ppo.entropy_coef, ppo.entropy_coef_end, progress),
     )
 
 
 def normalized_rewards(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, config: Config
+    learner: LearnerState, rollout: Rollout, discounted: jax.Array, config: Config
 ) -> tuple[jax.Array, RunningStats | None, jax.Array]:
     """Rewards to learn from: clipped, then in units of the discounted return's deviation, this rollout included."""
     reward, limit = rollout.reward, config.normalize.clip_rewards
     if limit is not None:
         reward = jnp.clip(reward, -limit, limit)
-    if state.reward_stats is None:
+    if learner.reward_stats is None:
         return reward, None, discounted
     discounted, sums = discounted_sums(discounted, reward, rollout.ended, config.ppo.gamma)
-    stats = update_stats(state.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
+    stats = update_stats(learner.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
     return scale_rewards(stats, reward), stats, discounted
 
 
+def rows(states: PyTree, env_row: jax.Array | None) -> PyTree:
+    """What critics see besides, of samples: the rows of `states` [T * E, ...] that are theirs. None without any."""
+    return None if env_row is None else jax.tree.map(lambda leaf: leaf[env_row], states)
+
+
+def to_lanes(tree: PyTree, num_lanes: int, axis: int = 0) -> PyTree:
+    """What belongs to environments [..., E, ...] as their lanes [..., L, ...] have it, at `axis`."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes // leaf.shape[axis], axis=axis), tree)
+
+
 def training_samples(
-    state: TrainState, rollout: Rollout, reward: jax.Array, policy: Policy, config: Config
-) -> tuple[Samples, Tree]:
+    learner: LearnerState,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    reward: jax.Array,
+    policy: Policy,
+    config: Config,
+) -> tuple[Samples, PyTree]:
     """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened; and
     the critic's memory at the end."""
-    params, stats = state.params, state.obs_stats
+    params, stats = learner.params, learner.obs_stats
+    steps, num_lanes = reward.shape
+    judged = last = final = env_row = None
+    if critic_state is not None:
+        judged, final = to_lanes((critic_state.seen, critic_state.final), num_lanes, axis=1)
+        last = to_lanes(critic_state.last, num_lanes)
+        num_envs = jax.tree.leaves(critic_state.last)[0].shape[0]
+        env_row = (jnp.arange(steps * num_lanes, dtype=jnp.int32) // (num_lanes // num_envs)).astype(jnp.int32)
     if policy.recurrent:
-        seen = with_memory(params, stats, rollout, policy)
+        seen = with_memory(params, stats, lanes.critic_carry, rollout, judged, policy)
     else:
-        seen = without_memory(params, stats, rollout, policy)
-    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs)
+        seen = without_memory(params, stats, lanes.critic_carry, rollout, judged, policy)
+    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs, last)
     advantage, target = advantages(
         reward,
         seen.value,
         rollout.terminated,
         rollout.truncated,
-        final_values(params, stats, rollout, seen.critic_memory, policy),
+        final_values(params, stats, rollout, final, seen.critic_memory, policy),
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
@@ -195,6 +224,7 @@ def training_samples(
         valid=valid,
         fresh=seen.fresh,
         memory=seen.memory,
+        env_row=env_row,
     )
     return samples, seen.critic_carry
 
@@ -205,58 +235,67 @@ class Seen:
 
     outputs: jax.Array  # [T, L, P]
     value: jax.Array  # [T, L]
-    critic_memory: Tree  # [T, L, ...] after each step
-    critic_carry: Tree  # [L, ...] at the end of the rollout
+    critic_memory: PyTree  # [T, L, ...] after each step
+    critic_carry: PyTree  # [L, ...] at the end of the rollout
     fresh: jax.Array | None  # [T * L]
-    memory: Tree  # [T * L, ...] before each step
+    memory: PyTree  # [T * L, ...] before each step
 
 
-def without_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
+def without_memory(
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, judged: PyTree, policy: Policy
+) -> Seen:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
-    _, outputs, value = policy.act_and_value(params, stats, carry, flatten_lanes(rollout.obs))
-    empty = rollout.carry["critic"]
-    return Seen(outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes), empty, empty, None, None)
+    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, judged)))
+    shaped = outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes)
+    return Seen(*shaped, critic_carry, critic_carry, None, None)
 
 
-def with_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
+def with_memory(
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, judged: PyTree, policy: Policy
+) -> Seen:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
-    forgotten = jnp.asarray(rollout.forgotten)
-    fresh = jnp.concatenate([jnp.zeros_like(forgotten[:1]), forgotten[:-1]])
-    memory, outputs, value = policy.unroll(params, stats, rollout.carry, rollout.obs, fresh)
-    before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), rollout.carry, memory)
+    anew, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
+    fresh = jnp.concatenate([jnp.zeros_like(anew[:1]), anew[:-1]])
+    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, fresh, judged)
+    before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), start, memory)
     last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
-    carry = forget(last, forgotten[-1])
+    carry = forget(last, anew[-1])
     return Seen(outputs, value, memory["critic"], carry, fresh.reshape(-1), flatten_lanes(before))
 
 
-def final_values(params: Tree, stats: Tree, rollout: Rollout, memory: Tree, policy: Policy) -> jax.Array:
+def final_values(
+    params: PyTree, stats: PyTree, rollout: Rollout, judged: PyTree, memory: PyTree, policy: Policy
+) -> jax.Array:
     """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
     `memory` [T, L, ...] after the step."""
 
-    def step(_: None, now: tuple[Tree, jax.Array, Tree]) -> tuple[None, jax.Array]:
-        final_obs, truncated, carry = now
-        evaluate = lambda: policy.value(params, stats, carry, final_obs)[1]  # noqa: E731
+    def step(_: None, now: tuple[PyTree, PyTree, jax.Array, PyTree]) -> tuple[None, jax.Array]:
+        final_obs, state, truncated, carry = now
+        evaluate = lambda: policy.value(params, stats, carry, final_obs, state)[1]  # noqa: E731
         return None, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
 
-    return jax.lax.scan(step, None, (rollout.final_obs, rollout.truncated, memory))[1]
+    return jax.lax.scan(step, None, (rollout.final_obs, judged, rollout.truncated, memory))[1]
 
 
 def optimize(
-    state: TrainState,
+    train: TrainState,
+    name: str,
     samples: Samples,
+    judged: PyTree,
     rates: Rates,
     policy: Policy,
     config: Config,
     recipe: Recipe = BUILT_IN,
     watch: bool = False,
-) -> tuple[Tree, Tree, Metrics]:
+) -> tuple[PyTree, PyTree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
+    What critics see besides stands in `judged` [T * E, ...], and is looked up for each minibatch.
 
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
-    ppo = config.ppo
-    key = jax.random.fold_in(state.keys.shuffle, state.update)
+    ppo, state = config.ppo, train.groups[name]
+    key = jax.random.fold_in(train.keys.shuffle, train.update)
     optimizer = recipe.optimizer(ppo)
     hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
     standardize = ppo.normalize_advantages == "minibatch"
@@ -265,10 +304,10 @@ def optimize(
         samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
     size = samples.valid.shape[0]
 
-    def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
+    def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = learner
         gradients, metrics = jax.grad(minibatch_loss, has_aux=True)(
-            params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize
+            params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize, rows(judged, minibatch.env_row)
         )
         if watch:
             metrics |= gradient_norms(gradients)
@@ -277,8 +316,8 @@ def optimize(
         return learner, metrics
 
     def minibatches(order: jax.Array) -> Samples:
-        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        shaped: Samples = jax.tree.map(rows, samples)
+        pick = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        shaped: Samples = jax.tree.map(pick, samples)
         return shaped
 
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -302,7 +341,7 @@ def optimize(
     return *learner, metrics
 
 
-def gradient_norms(gradients: Tree) -> Metrics:
+def gradient_norms(gradients: PyTree) -> Metrics:
     """The norm of each gradient, as `gradient/actor/Dense_0/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     names = [f"gradient/{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in leaves]

@@ -87,9 +87,7 @@ class CompiledRunner:
         env_state, moved = self.env.step(key, state.env, taken, state.task)
         running = (state.episode_length, state.episode_return)
         (length, returns), episodes = count_episodes(running, moved, success_return)
-        seen = {
-            name: self._frames.following(name, state.obs[name], step, jnp) for name, step in moved.groups.items()
-        }
+        seen = {name: self._frames.following(name, state.obs[name], step, jnp) for name, step in moved.groups.items()}
         groups = {name: replace(step, final_obs=seen[name][1]) for name, step in moved.groups.items()}
         after = replace(
             state,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -62,8 +63,11 @@ class LoggedAgents(Protocol):
     """Whose episode it is."""
 
     policies: Policies
-    groups: Mapping[str, Any]
-    """The agent of each group: its parameters, statistics and networks."""
+
+    @property
+    def groups(self) -> Mapping[str, Any]:
+        """The agent of each group: its parameters, statistics and networks."""
+        ...
 
 
 def compiled_steps(
@@ -89,9 +93,7 @@ def compiled_steps(
 
     program = key_of(runner.key, key is None)
     state = compiled(key_of("log begins", program), lambda key: runner.start(key), env_key)(env_key)
-    run = compiled(
-        key_of("log", program, shapes(chosen)), some, env_key, key, chosen, state, np.int32(0)
-    )
+    run = compiled(key_of("log", program, shapes(chosen)), some, env_key, key, chosen, state, np.int32(0))
     first = 0
     while True:
         state, steps = run(env_key, key, chosen, state, np.int32(first))
@@ -214,33 +216,35 @@ def _episode(steps: Iterator[Steps], stop: Callable[[], bool]) -> Steps | None:
 def expected(agents: LoggedAgents, steps: Steps) -> list[float] | None:
     """What critics expected before each step, the mean over agents, in the environment's units; None without them."""
     policies, found = agents.policies, []
-    for name, policy in policies.items():
+    state = policies.all_observations(steps.obs, 1) if policies.everything else steps.critic_state
+    for name in policies:
         agent = agents.groups[name]
         if "critic" not in agent.networks:
             return None
-
-        def through(
-            params: PyTree, stats: PyTree, rewards: Any, obs: PyTree, state: PyTree, fresh: jax.Array, name: str = name
-        ) -> jax.Array:
-            policy = policies[name]
-            carry = policy.initial_carry(fresh.shape[1])["critic"]
-
-            def step(carry: PyTree, now: tuple[Any, ...]) -> tuple[PyTree, jax.Array]:
-                obs, state, anew = now
-                carry = policy.forget(carry, anew)
-                return policy.value(params, stats, carry, policies.seen(name, obs), state, rewards)
-
-            return jax.lax.scan(step, carry, (obs, state, fresh))[1]
-
-        fresh = np.concatenate([np.zeros_like(steps.reset_mask[name][:1]), steps.reset_mask[name][:-1]])
-        state = steps.critic_state
-        if policies.everything:
-            state = policies.all_observations(steps.obs, 1)
-        if state is not None:
-            state = jax.tree.map(lambda leaf: jnp.repeat(leaf, fresh.shape[1], axis=1), state)
-        judge = cached(key_of("log's critic", policies.key, name), lambda: jit(through))
-        found.append(judge(agent.params, agent.obs_stats, agent.reward_stats, steps.obs[name], state, fresh))
+        reset = steps.reset_mask[name]
+        fresh = np.concatenate([np.zeros_like(reset[:1]), reset[:-1]])
+        judge = cached(key_of("log's critic", policies.key, name), partial(_critic, policies, name))
+        given = (agent.params, agent.obs_stats, agent.reward_stats, steps.obs[name], state, fresh)
+        found.append(np.asarray(judge(*given)))
     return [float(value) for value in np.concatenate(found, axis=1).mean(1)]
+
+
+def _critic(policies: Policies, name: str) -> Any:
+    """A function from what the lanes of one environment saw to values [T, L]."""
+    policy = policies[name]
+
+    def values(params: PyTree, stats: PyTree, rewards: Any, obs: PyTree, state: PyTree, fresh: jax.Array) -> jax.Array:
+        num_lanes = fresh.shape[1]
+
+        def step(carry: PyTree, now: tuple[Any, ...]) -> tuple[PyTree, jax.Array]:
+            obs, state, anew = now
+            state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes, axis=0), state)
+            given = (policy.forget(carry, anew), policies.seen(name, obs), state)
+            return policy.value(params, stats, *given, rewards)
+
+        return jax.lax.scan(step, policy.initial_carry(num_lanes)["critic"], (obs, state, fresh))[1]
+
+    return jit(values)
 
 
 def columns(space: spaces.Space, actions: PyTree, whose: str = "") -> list[dict[str, Any]]:

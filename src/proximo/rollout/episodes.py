@@ -15,9 +15,7 @@ Running = tuple[Array, dict[str, Array]]
 """Of the running episodes: their lengths [E], and the sums of each agent's rewards [E, K] by group."""
 
 
-def count_episodes(
-    running: Running, moved: Timestep, success_return: Any, xp: Any = jnp
-) -> tuple[Running, Episodes]:
+def count_episodes(running: Running, moved: Timestep, success_return: Any, xp: Any = jnp) -> tuple[Running, Episodes]:
     """The running episodes after a step, and those that ended with it. A step counts if anybody's action did. The
     return of an episode is the mean of its agents' returns. Arrays of JAX, or of NumPy (`xp`)."""
     length, returns = running

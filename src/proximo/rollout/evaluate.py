@@ -29,7 +29,7 @@ from proximo.summary import Evaluation
 
 MAX_ENVS = 64
 STEPS_PER_CALL = 64
-"""Steps that are made at once: few enough that Ctrl-C is answered, and that few are in vain when the last episode ends."""
+"""Steps that are made at once: few enough that Ctrl-C is answered, and few are in vain when the last episode ends."""
 
 
 class Evaluator(Protocol):
@@ -110,7 +110,7 @@ class Played(NamedTuple):
     """What finished in some steps."""
 
     episodes: Episodes  # [T, E]
-    truncated: np.ndarray  # [T, E] bool: whether somebody's episode was cut
+    truncated: Any  # [T, E] bool: whether somebody's episode was cut
 
 
 class Play(Protocol):
@@ -165,7 +165,7 @@ class QuotaEvaluator:
         self._play.close()
 
     def _evaluation(self, played: Played) -> Evaluation:
-        episodes = played.episodes
+        episodes: Any = played.episodes
         cut = self._cuts.count(played.truncated, episodes.length)
         self.notices += self._play.notices + self._cuts.in_words(cut, len(episodes.length))
         self._play.notices.clear()

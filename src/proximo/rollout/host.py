@@ -1,5 +1,5 @@
-"""Step host environments: the policies and the environments take turns, part by part. For training, for evaluations, for
-the log or the film of an episode."""
+"""Step host environments: the policies and the environments take turns, part by part. For training, for evaluations,
+for the log or the film of an episode."""
 
 from __future__ import annotations
 
@@ -92,6 +92,8 @@ class HostRunner:
         self.ends = np.zeros((0, env.num_envs), bool)
         """[t, E] where episodes have come to their end, in the steps of this `run` so far."""
         self._record: dict[str, Rollout] = {}
+        self._slots: list[list[StepBuffers]] = []
+        self._carry: dict[str, PyTree] | None = None
         self._recurrent = [name for name, policy in behaviour.policies.items() if policy.recurrent]
 
     def start(self, seed: int) -> RunnerState:
@@ -116,7 +118,7 @@ class HostRunner:
         )
 
     def run(self, chosen: PyTree, start: RunnerState, noise: PyTree, stop: Callable[[], bool]) -> int:
-        """Step every environment `steps` times, with actions drawn from `noise` [T, ...] or the most likely ones (None);
+        """Step every environment `steps` times, with actions drawn from `noise` [T, ...] or (None) the most likely;
         fewer times if `stop`, which is asked at each, becomes true: nothing counts then in the rest of the record. How
         many times that was."""
         env, times, clock = self.env, self._times, time.perf_counter
@@ -173,7 +175,7 @@ class HostRunner:
             carry=start.carry if self._carry is None else self._carry,
         )
 
-    def warm_up(self, chosen: PyTree, start: RunnerState, noise: PyTree) -> HostRollout:
+    def warm_up(self, chosen: PyTree, noise: PyTree, start: RunnerState) -> HostRollout:
         """Compile the actors without a step of the environments; a record of the right shapes."""
         packed = self._begin(chosen, start)
         for act, envs, slot in zip(self._act, self._envs, self._slots[0], strict=True):
@@ -275,7 +277,6 @@ class HostRunner:
         self._whole = jax.tree.map(same_memory, (self._obs, self._masks)) if reads_record() else None
         self._success, self._reset = np.zeros((steps, num_envs), np.int8), np.zeros((steps, num_envs), bool)
         self._acts = {name: None if step.acts is None else np.array(step.acts) for name, step in first.groups.items()}
-        self._carry: dict[str, PyTree] | None = None
         for name, step in first.groups.items():
             lanes = (steps, *step.reward.shape)
             absences = [None if flags is None else np.zeros(lanes, bool) for flags in (step.present, step.alive)]
@@ -331,9 +332,7 @@ class HostRunner:
             seen = tuple({name: lanes(tree[name], name, t) for name in tree} for tree in (self._obs, self._masks))
         return StepBuffers(
             seen=seen,
-            action={
-                name: jax.tree.leaves(lanes(record.action, name, t)) for name, record in self._record.items()
-            },
+            action={name: jax.tree.leaves(lanes(record.action, name, t)) for name, record in self._record.items()},
             outcome=jax.tree.leaves(_outcome(place, not stacks)),
             obs={name: (lanes(self._obs[name], name, t), steps[name].obs) for name in steps},
             ended=[step.truncated for step in steps.values()],

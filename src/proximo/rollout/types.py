@@ -1,4 +1,4 @@
-"""The record of experience: what an update learns from, and what an evaluation counts. T steps, E environments, L lanes."""
+"""The record of experience: what an update learns from, what an evaluation counts. T steps, E environments, L lanes."""
 
 from __future__ import annotations
 

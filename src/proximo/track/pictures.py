@@ -20,7 +20,7 @@ class RunData(NamedTuple):
     rows: list[Record]  # of metrics.jsonl, in order; some of them, where there are very many
     config: Config
     result: Record  # as result.json has it
-    trace: Record | None  # of the final policy, as `proximo.trace` makes it
+    trace: Record | None  # of the final policy, as `proximo.rollout.episode_log` makes it
 
     def column(self, name: str) -> np.ndarray:
         """A metric of each row; NaN where it is missing, or was no number."""

@@ -10,8 +10,8 @@ from flax import struct
 
 from proximo.config import AgentsConfig
 from proximo.envs.api import JaxEnv, JaxTeamEnv, PyTree, TeamTransition, Transition
-from proximo.envs.groups import ONE, Groups
 from proximo.envs.grouping import team_spec
+from proximo.envs.groups import ONE, Groups
 from proximo.envs.host.bounds import blank
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
@@ -20,7 +20,7 @@ from proximo.spaces import build, pick
 
 @struct.dataclass
 class Members:
-    """What one environment reports of a group of K agents. `alive` and `acts` are None where agents are never absent."""
+    """What one environment reports of a group of K agents; `alive` and `acts` are None where none is ever absent."""
 
     obs: PyTree  # [K, ...]
     reward: Any  # [K]
@@ -50,7 +50,9 @@ class GroupedEnv(Protocol):
 
     def reset(self, key: jax.Array, **task: PyTree) -> tuple[PyTree, Report]: ...
 
-    def step(self, key: jax.Array, state: PyTree, action: dict[str, PyTree], **task: PyTree) -> tuple[PyTree, Report]: ...
+    def step(
+        self, key: jax.Array, state: PyTree, action: dict[str, PyTree], **task: PyTree
+    ) -> tuple[PyTree, Report]: ...
 
 
 class OneAgent:

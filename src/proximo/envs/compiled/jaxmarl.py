@@ -19,11 +19,10 @@ from flax import struct
 from gymnasium import spaces
 
 from proximo.envs.api import PyTree, Roster, TeamTransition
-from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.compiled.agents import ManyAgents
+from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.errors import UserError
-
 
 # It greets, and what it imports puts a redirected standard output back.
 with mock.patch("builtins.print"), lenient():
@@ -106,7 +105,9 @@ class JaxMarlEnv:
         no = dict.fromkeys(self.agents, False)
         zero = dict.fromkeys(self.agents, 0.0)
         yes = dict.fromkeys(self.agents, True)
-        first = TeamTransition(self._seen(obs), zero, no, no, yes, action_mask=masks, critic_state=obs.get(STATE), over=False)
+        first = TeamTransition(
+            self._seen(obs), zero, no, no, yes, action_mask=masks, critic_state=obs.get(STATE), over=False
+        )
         return State(state, jnp.int32(0)), first
 
     def step(self, key: jax.Array, state: State, actions: dict[str, PyTree]) -> tuple[State, TeamTransition]:

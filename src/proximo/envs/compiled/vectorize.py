@@ -118,7 +118,7 @@ class VectorizedEnv:
     def _lanes(
         self, name: str, outcome: Members, now: Members, final_obs: PyTree, present: Any, acted: Any
     ) -> LaneStep:
-        """A group's lanes: what came of the step, and what is seen now; `present` [E, K] were there, `acted` counted."""
+        """A group's lanes: what came of the step, and what is seen now. `present` [E, K] were there, `acted` count."""
         space = self.spec.groups[name].observation_space
         flat = lambda tree: jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)  # noqa: E731
         obs, final_obs, alive = flat((now.obs, final_obs, now.alive))

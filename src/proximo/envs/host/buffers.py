@@ -100,7 +100,7 @@ class Layout:
             (f"action{number}", lanes + _shape(leaf), leaf.dtype)
             for number, (_, leaf) in enumerate(leaves(group.action_space))
         ]
-        masked = group.has_mask and math.prod(group.mask_shape)
+        masked = group.has_mask and 0 not in group.mask_shape
         mask = [("action_mask", lanes + group.mask_shape, bool)] if masked else []
         flags = ("terminated", "truncated", "valid", *(PRESENCE if self.spec.groups.many else ()))
         return [*observed, *acted, *mask, ("reward", lanes, np.float32), *((name, lanes, bool) for name in flags)]

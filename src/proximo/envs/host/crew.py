@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.slot import Fault, Slot, SlotOptions
 from proximo.envs.host.rows import Misbehaved
+from proximo.envs.host.slot import Fault, Slot, SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
 
 

@@ -86,8 +86,9 @@ def wrap(env: Any) -> GymnasiumSource:
         copy.deepcopy(env).close()
     except Exception as error:
         raise UserError(
-            f"This {type(env.unwrapped).__name__} cannot be copied ({type(error).__name__}: {error}), and every "
-            f"environment needs its own; hand in a factory instead, such as env=lambda: {type(env.unwrapped).__name__}(...)."
+            f"This {type(env.unwrapped).__name__} cannot be copied ({type(error).__name__}: {error}), and each of the "
+            f"environments needs its own; hand in a factory instead, such as "
+            f"env=lambda: {type(env.unwrapped).__name__}(...)."
         ) from None
     return GymnasiumSource(partial(copy.deepcopy, env), env.spec.id if env.spec else None)
 

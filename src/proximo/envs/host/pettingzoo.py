@@ -28,10 +28,10 @@ from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
-from proximo.envs.host.slot import SlotOptions, Outlook, Reading
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.rows import MASK, learnable
+from proximo.envs.host.slot import Outlook, Reading, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
 from proximo.envs.spec import EnvSpec
@@ -110,8 +110,8 @@ def wrap(env: Any) -> PettingZooSource:
         copy.deepcopy(env).close()
     except Exception as error:
         raise UserError(
-            f"This {kind} cannot be copied ({type(error).__name__}: {error}), and every environment needs its own; hand in a "
-            f"factory instead, such as env=lambda: {kind}(...)."
+            f"This {kind} cannot be copied ({type(error).__name__}: {error}), and each of the environments "
+            f"needs its own; hand in a factory instead, such as env=lambda: {kind}(...)."
         ) from None
     return PettingZooSource(partial(parallel, partial(copy.deepcopy, env)), None)
 

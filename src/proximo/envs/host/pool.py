@@ -16,7 +16,7 @@ from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
 from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
 from proximo.envs.host.crew import Crew, make_slot
-from proximo.envs.host.slot import Fault, Slot, SlotOptions, Reading
+from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
 from proximo.envs.host.trial import SECONDS, obstacle
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec

@@ -63,7 +63,9 @@ class TeamEnv(gymnasium.Env):
         if all(own.action_mask is None for own in buffers.groups.values()):
             return obs + state, {}
         masks = [
-            np.ones((group.size, *group.mask_shape), bool) if (mask := buffers.groups[name].action_mask) is None else mask
+            np.ones((group.size, *group.mask_shape), bool)
+            if (mask := buffers.groups[name].action_mask) is None
+            else mask
             for name, group in self._groups.items()
         ]
         return obs + state, {MASK: np.concatenate([mask.reshape(-1) for mask in masks])}

@@ -187,7 +187,9 @@ class TeamSlot(Slot):
         self._report("valid", nobody)
 
     def captured(self) -> bytes:
-        rows = [row.array.copy() for row in (*self._rows, *self._state_rows)]  # for whoever is gone without a word in the next step
+        rows = [
+            row.array.copy() for row in (*self._rows, *self._state_rows)
+        ]  # for whoever is gone without a word in the next step
         return encode([captured(self.env), self._alive, self._acts, rows])
 
     def restore(self, state: bytes) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.slot import SlotOptions, without_limit
 from proximo.envs.host.rows import choices, read_mask
+from proximo.envs.host.slot import SlotOptions, without_limit
 from proximo.envs.host.state import captured, encode, restore
 from proximo.envs.host.team_env import TeamEnv
 from proximo.spaces import Path, build, to_mask

@@ -13,8 +13,8 @@ import cloudpickle
 
 from proximo.envs.host.buffers import Buffers, fence
 from proximo.envs.host.crew import Crew, make_slot
-from proximo.envs.host.slot import Fault, Slot
 from proximo.envs.host.requests import read_request
+from proximo.envs.host.slot import Fault, Slot
 from proximo.processes import leave_signals
 
 PROCESS_NAME = "proximo-worker"
@@ -37,8 +37,8 @@ def serve(
     """Obey until the other end of `wake` is closed.
 
     A command is a number in `memory`: the part to step, or, beyond the last part, a reset, and beyond that, a request
-    about states or options that follows in `commands`. When it is done, that too is said in `memory`; what went wrong, and states,
-    were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing: they wake who sleeps.
+    about states or options that follows in `commands`. When it is done, that too is said in `memory`; what went wrong,
+    and states, were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing by themselves.
     """
     leave_signals()  # the trainer decides when it is over
     for connection in not_ours:  # inherited by fork: held open here, they would hide the trainer's end

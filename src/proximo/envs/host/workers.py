@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
-from proximo.envs.host.slot import STATE_ASKED, Fault, SlotOptions
 from proximo.envs.host.requests import send_request
+from proximo.envs.host.slot import STATE_ASKED, Fault, SlotOptions
 from proximo.envs.host.worker import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
 from proximo.errors import UserError
 from proximo.processes import block_signals, signals_blocked

@@ -9,14 +9,19 @@ from typing import Any
 
 from proximo import envs, settings
 from proximo.config import Config
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import Groups
 from proximo.errors import UserError
 from proximo.files import check_inside, read_json
+from proximo.multi_agent.self_play import make_behaviour
+from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
-from proximo.policy.team_agent import AnyAgent, TeamAgent
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Behaviour
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.presets import find_preset, remarks
+from proximo.rollout.frame_stack import FrameStack
 from proximo.spaces import space_key
-from proximo.teams import Team
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History
 from proximo.train.host_program import HostProgram
@@ -24,33 +29,37 @@ from proximo.train.needs import check_needs
 from proximo.train.program import CompiledProgram, Program
 
 
-def make_agent(spec: envs.EnvSpec, config: Config, network: Any) -> AnyAgent:
-    """A fresh agent, or a team of them."""
-    check_needs(spec, config)
-    if spec.team is not None:
-        return TeamAgent(spec.team, config, network=network)
-    return PPOAgent(spec.observation_space, spec.action_space, config, network=network)
+def seen_groups(spec: envs.EnvSpec, config: Config) -> Groups:
+    """The groups of an environment as policies see them, with stacked frames."""
+    return FrameStack(spec.groups, config.env.frame_stack).groups
 
 
-def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config: Config) -> Program:
-    """The training program for an environment of either kind."""
-    if agent.policy.torso is not None and config.ppo.optimizers == "separate":
+def fresh_agents(spec: envs.EnvSpec, config: Config, network: Any) -> Agents:
+    """Agents that know nothing yet."""
+    groups = seen_groups(spec, config)
+    check_needs(spec.id, groups, config)
+    return make_agents(groups, config, network)
+
+
+def make_program(
+    source: envs.JaxEnv | envs.HostSource, agents: Agents, config: Config, recipe: Recipe = BUILT_IN
+) -> tuple[Program, Behaviour]:
+    """The training program for an environment of either kind, and who acts in it."""
+    policies = agents.policies
+    if policies.has_torso and config.ppo.optimizers == "separate":
         raise UserError(
             "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
         )
-    if isinstance(agent, TeamAgent) and agent.policy.selfplay is not None:
-        made_for = len(agent.policy.selfplay.learns)
-        if made_for != config.env.num_envs:
-            raise UserError(f"The agent's self-play was set up for {made_for} environments; env.num_envs={made_for}.")
-    if config.ppo.sequence_length is not None and not agent.policy.recurrent:
+    if config.ppo.sequence_length is not None and not policies.recurrent:
         raise UserError(
             f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "
             f"or set network.memory to gru or lstm."
         )
+    behaviour = make_behaviour(policies, config.env.num_envs)
     if isinstance(source, envs.HostSource):
-        return HostProgram(source, agent.policy, config)
-    lanes = Lanes(source, config.env.num_envs, config.env.max_steps_per_episode)
-    return CompiledProgram(lanes, agent.policy, config)
+        return HostProgram(source, behaviour, config, recipe), behaviour
+    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode)
+    return CompiledProgram(vector, behaviour, config, recipe), behaviour
 
 
 def resolve(
@@ -78,7 +87,7 @@ HELD = ("network", "normalize", "agents")
 """The sections that an agent brings with it."""
 
 
-def check_read(config: Any, keywords: Mapping[str, Any], agent: AnyAgent | None, network: Any) -> None:
+def check_read(config: Any, keywords: Mapping[str, Any], agent: PPOAgent | Agents | None, network: Any) -> None:
     """Refuse settings that a user named and that nothing would read: of the built-in networks beside own ones, and
     others than those of an agent that was handed in. A file or a preset may say such things; it says everything."""
     named = settings.from_keywords(keywords)
@@ -96,19 +105,33 @@ def check_read(config: Any, keywords: Mapping[str, Any], agent: AnyAgent | None,
                 raise UserError(f"{name} is {held} in the agent that was handed in, and cannot become {asked}.")
 
 
-def check_spaces(agent: AnyAgent, spec: envs.EnvSpec) -> None:
-    """Refuse an agent that was made for another environment; also one whose agents or entries are in another order,
+def fit_agent(agent: Any, spec: envs.EnvSpec, config: Config) -> None:
+    """Let an agent that was made for sizes alone take over the spaces of an environment."""
+    if isinstance(agent, PPOAgent) and not spec.groups.many:
+        (group,) = seen_groups(spec, config).values()
+        agent.fit(group.observation_space, group.action_space)
+
+
+def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config) -> None:
+    """Refuse agents that were made for another environment; also ones whose agents or entries are in another order,
     which rewards and masks follow."""
-    ours, theirs = (None if held is None else dict(held.groups) for held in (agent_team(agent), spec.team))
-    if ours != theirs or list(ours or ()) != list(theirs or ()):
-        raise UserError(f"The agent's groups are {ours or 'none'}; {spec.id} has {theirs or 'none'}.")
-    if isinstance(agent, PPOAgent):
-        agent.fit(spec.observation_space, spec.action_space)
-    for name in ("observation_space", "action_space"):
-        space, other = getattr(agent.policy, name), getattr(spec, name)
-        if space_key(space) != space_key(other):
-            unseen = " They differ in what is not shown, such as single bounds." if str(space) == str(other) else ""
-            raise UserError(f"The agent's {name} is {space}; {spec.id} has {other}.{unseen}")
+    ours, theirs = agents.policies.groups, seen_groups(spec, config)
+    who = [{name: group.members for name, group in groups.items()} if groups.many else {} for groups in (ours, theirs)]
+    if who[0] != who[1] or list(ours) != list(theirs):
+        raise UserError(f"The agent's groups are {who[0] or 'none'}; {spec.id} has {who[1] or 'none'}.")
+    for name in ours:
+        whose = f" (group {name})" if ours.many else ""
+        for kind in ("observation_space", "action_space"):
+            _check_space(f"The agent's {kind}{whose}", getattr(ours[name], kind), getattr(theirs[name], kind), spec.id)
+    if ours.critic_state_space is not None or theirs.critic_state_space is not None:
+        critics = (ours.critic_state_space, theirs.critic_state_space)
+        _check_space("The agent's critic_state_space", *critics, spec.id)
+
+
+def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
+    if ours is None or theirs is None or space_key(ours) != space_key(theirs):
+        unseen = " They differ in what is not shown, such as single bounds." if str(ours) == str(theirs) else ""
+        raise UserError(f"{what} is {ours}; {env_id} has {theirs}.{unseen}")
 
 
 def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
@@ -158,7 +181,3 @@ def once_more(config: Config, first: Config, history: Mapping[str, Any]) -> Conf
     budgets = {name: getattr(first.train, name) for name in done}
     more = {name: budget + history[done[name]] for name, budget in budgets.items() if budget is not None}
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **more))
-
-
-def agent_team(agent: AnyAgent) -> Team | None:
-    return agent.policy.team if isinstance(agent, TeamAgent) else None
