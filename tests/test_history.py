@@ -2,23 +2,29 @@
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from proximo.config import Config
-from proximo.ppo.rollout import Episodes
+from proximo.envs.groups import ONE, one_group
+from proximo.rollout.types import Episodes
 from proximo.settings import build
 from proximo.train.history import History
 from proximo.train.program import UpdateReport
 
+GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
+
 
 def history(**values):
     small = {"env.num_envs": 2, "ppo.rollout_length": 4, "ppo.minibatch_size": 8, "track.recent_episodes": 3}
-    return History(build(small | {name.replace("__", "."): value for name, value in values.items()}))
+    config = build(small | {name.replace("__", "."): value for name, value in values.items()})
+    return History(config, GROUPS)
 
 
 def report(returns):
     """An update in which episodes of one step with these returns finished."""
     returns = np.array([returns], np.float32)
-    episodes = Episodes(np.ones(returns.shape, int), returns, np.zeros(returns.shape, bool))
+    shape = returns.shape
+    episodes = Episodes(np.ones(shape, int), returns, np.zeros(shape, bool), {ONE: returns[..., None]})
     watched = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
     return UpdateReport({name: np.float32(0) for name in watched}, episodes, np.int32(8), np.float32(0))
 
@@ -158,6 +164,6 @@ def test_evaluations_can_be_the_windows():
 
 
 def test_nothing_is_claimed_without_a_goal():
-    one = History(Config())
+    one = History(Config(), GROUPS)
     add(one, [1e9] * 200)
     assert not one.claimed

@@ -23,7 +23,7 @@ from proximo.ppo.loss import (
     value_loss,
     weighted_sum,
 )
-from proximo.ppo.rollout import Samples
+from proximo.ppo.samples import Samples
 
 EPS = jnp.float32(0.2)
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Hyper, clip_loss, minibatch_loss
-from proximo.ppo.rollout import Samples
+from proximo.ppo.samples import Samples
 from proximo.spaces import leaves, mask_shape, pick
 
 SPACES = {

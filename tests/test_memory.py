@@ -13,11 +13,12 @@ from gymnasium import spaces
 import probes
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.config import Config, NetworkConfig, NormalizeConfig
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 from proximo.policy.memory import GRU, LSTM, forget, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
-from proximo.ppo.rollout import Samples, in_sequences
+from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
 BOX, FOUR = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4)
@@ -189,13 +190,12 @@ SMALL = dict(num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=3
 
 def collected(trainer):
     """A rollout of the trainer's environment, and what the networks make of it."""
-    from proximo.collect.compiled import collect
-
-    program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
-    state, _ = program.run(state, 2)
-    _, rollout, _ = collect(state.train, state.collect, program.env, program.policy, trainer.config)
-    return state, rollout, training_samples(state.train, rollout, rollout.reward, program.policy, trainer.config)
+    program, policy = trainer.program, trainer.agent.policy
+    state, _ = program.run(program.init(trainer._given()), 2)
+    rollout = program.collect(state).groups[ONE]
+    learner, lanes = state.train.groups[ONE], state.lanes[ONE]
+    samples = training_samples(learner, lanes, rollout, None, rollout.reward, policy, trainer.config)
+    return state, rollout, samples
 
 
 @pytest.mark.slow
@@ -207,7 +207,8 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     assert rollout.ended.any()
     policy = trainer.agent.policy
     fresh = samples.fresh.reshape(8, 4)
-    outputs = policy.unroll(state.train.params, None, rollout.carry, rollout.obs, fresh)[1]
+    start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
+    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, fresh)[1]
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
     np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
     expected = policy.distribution.log_prob(outputs, rollout.action, None)
@@ -220,8 +221,7 @@ def test_the_first_pass_finds_the_policy_unchanged(length):
     """Whatever the length of sequences: each starts from what was remembered then, so the ratio is 1."""
     trainer = PPOTrainer(probes.LongRecall(), memory="gru", sequence_length=length, **SMALL)
     program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
-    _, reports = program.run(state, 3)
+    _, reports = program.run(program.init(trainer._given()), 3)
     for report in reports:
         assert report.metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-9)
         assert report.metrics["ppo/clip_fraction"] == 0
@@ -247,9 +247,9 @@ class Cut(probes.Probe):
 def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
     trainer = PPOTrainer(Cut(), memory="gru", torso=torso, **SMALL)
     state, rollout, (samples, carry) = collected(trainer)
-    policy, params = trainer.agent.policy, state.train.params
+    policy, params = trainer.agent.policy, state.train.groups[ONE].params
     # By hand: step by step, the critic alone, with a look at the final observation where it was cut.
-    memory, values, finals = rollout.carry["critic"], [], []
+    memory, values, finals = state.lanes[ONE].critic_carry, [], []
     for t in range(8):
         memory, value = policy.value(params, None, memory, rollout.obs[t])
         values.append(value)

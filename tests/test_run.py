@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import PPOTrainer, cli, evaluate
+from proximo import PPOTrainer, cli
 from proximo.errors import UserError
+from proximo.rollout import evaluate
 from proximo.run import default_policy, find_run, load_policy
 from proximo.train.checkpoint import steps
 

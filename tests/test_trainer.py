@@ -18,11 +18,12 @@ import team_probes
 from host_probes import CompiledWalk, Walk
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
+from proximo.envs.groups import ONE
 from proximo.errors import TrainingError, UserError
 from proximo.policy.networks import Network
 from proximo.track.pictures import PICTURES
 from proximo.train.history import History
-from proximo.train.prepare import resolve
+from proximo.train.setup import resolve
 
 SMALL = dict(
     num_envs=4,
@@ -453,10 +454,10 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
 def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path):
     """A chunk goes past the update that reached the goal; that a later one is not finite concerns nobody."""
     one = trainer(tmp_path / "run")
-    state = one.program.init(one.agent.params, one.agent.obs_stats)
+    state = one.program.init(({ONE: one.agent.params}, {ONE: one.agent.obs_stats}, {}))
     after, reports = one.program.run(state, 2)
     reports[1] = dataclasses.replace(reports[1], metrics=dict.fromkeys(reports[1].metrics, np.float32(np.nan)))
-    history = History(one.config)
+    history = History(one.config, one.env.spec.groups)
     history.stop_reason, one._failure = "converged", ""
     kept = one._cut(state, reports, [{}], history)
     assert (int(kept.train.update), int(after.train.update), one._failure) == (1, 2, "")

@@ -67,7 +67,8 @@ def learned_rewards(experience: Experience, behaviour: Behaviour) -> dict[str, j
     step was taken: those of the team, or with self-play those of the agent's side, since what one side wins others
     lose."""
     groups, policies = experience.groups, behaviour.policies
-    if policies.settings.reward == "own":
+    agents = policies.settings
+    if agents.reward == "own":
         return {name: rollout.reward for name, rollout in groups.items()}
     each = lambda field: jnp.concatenate(  # noqa: E731
         [

@@ -139,6 +139,9 @@ class QuotaEvaluator:
 
     def __call__(self, chosen: PyTree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         finished: list[list[Any]] = [[] for _ in self.quota]
+        self.played = 0
+        if stop():
+            return None
 
         def counts(more: Any = 0) -> np.ndarray:
             return np.minimum(np.array([len(episodes) for episodes in finished]) + more, self.quota)
