@@ -130,6 +130,9 @@ class PPOConfig:
         "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
     )
     adam_epsilon: float = setting(1e-5, "Adam's denominator offset.", above=0)
+    own: tuple[Literal["loss", "optimizer"], ...] = setting(
+        (), "What was handed in from Python instead of the built-in one; PPOTrainer(loss=...) writes it here.", most=2
+    )
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,22 @@ class Checkpoint:
 
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""
+        if "optimizer" in self.config.ppo.own:
+            self._check_optimizer(types.train.opt_state)
         state: ProgramState = tensors.filled(types, self.program, self.path)
         return state
+
+    def _check_optimizer(self, types: Any) -> None:
+        """Refuse an optimizer that was handed in and keeps another state than the one whose state was saved."""
+        part = "train/opt_state/"
+        held = {name.removeprefix(part): array for name, array in self.program.items() if name.startswith(part)}
+        try:
+            tensors.filled(types, held, self.path)
+        except UserError:
+            raise UserError(
+                f"The optimizer that was handed in is not the one that {self.path} was trained with: it keeps another "
+                f"state. Hand in the same again."
+            ) from None
 
 
 def save(

@@ -17,6 +17,7 @@ from proximo.compiling import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource
 from proximo.policy.team import AnyPolicy
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Rollout
 from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
@@ -37,10 +38,11 @@ class HostProgram:
 
     max_chunk = 1
 
-    def __init__(self, source: HostSource, policy: AnyPolicy, config: Config):
+    def __init__(self, source: HostSource, policy: AnyPolicy, config: Config, recipe: Recipe = BUILT_IN):
         self.source = source
         self.policy = policy
         self.config = config
+        self.recipe = recipe
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}
         self._env: HostEnv | None = None
@@ -48,7 +50,7 @@ class HostProgram:
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: Collected | None = None
         self._shape, self._numbers = split(config)
-        self._key = key_of(settings_key(self._shape), policy.key)
+        self._key = key_of(settings_key(self._shape), policy.key, recipe.key)
 
     def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
         """Start the environments; the state before the first update."""
@@ -88,7 +90,7 @@ class HostProgram:
 
     def diagnose(self, state: ProgramState) -> list[str]:
         assert self._last is not None
-        find = jit(partial(broken_all, policy=self.policy, config=self.config))
+        find = jit(partial(broken_all, policy=self.policy, config=self.config, recipe=self.recipe))
         return [name for name, bad in find(state.train, self._last.rollout, state.collect.discounted).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
@@ -96,7 +98,7 @@ class HostProgram:
         example = self._collector.warm_up(state.train, state.collect)
         if self._learn is None:
             given = (state.train, state.collect, example, self._numbers)
-            learn = partial(learn_from, policy=self.policy, shape=self._shape)
+            learn = partial(learn_from, policy=self.policy, shape=self._shape, recipe=self.recipe)
             self._learn = compiled(key_of("learn", self._key, shapes(given)), learn, *given)
 
     def run(
@@ -129,7 +131,8 @@ class HostProgram:
     def _initial(
         self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
     ) -> TrainState:
-        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed), reward_stats)
+        config = joined(self._shape, numbers, seed)
+        return initial_state(self.policy, params, obs_stats, config, reward_stats, self.recipe)
 
     def _start(self, seed: int) -> CollectState:
         self.close()
@@ -167,9 +170,10 @@ def learn_from(
     numbers: Numbers,
     policy: AnyPolicy,
     shape: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> tuple[TrainState, CollectState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
     config = joined(shape, numbers)
     lanes, episodes = tally(state, collected, config.track.success_return)
-    following, report = learn(ProgramState(train, lanes), collected.rollout, episodes, policy, config)
+    following, report = learn(ProgramState(train, lanes), collected.rollout, episodes, policy, config, recipe)
     return following.train, following.collect, report

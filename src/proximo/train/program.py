@@ -21,6 +21,7 @@ from proximo.envs.keys import env_key
 from proximo.policy.team import AnyPolicy, TeamPolicy
 from proximo.ppo.finite import is_finite
 from proximo.ppo.loss import Metrics
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.team import broken_all, initial_state, update_all, with_scores
 from proximo.ppo.traced import Numbers, joined, split
@@ -104,10 +105,11 @@ class CompiledProgram:
     from the learning rate to gamma: runs of one process that differ in these and their seeds share the executable.
     """
 
-    def __init__(self, env: CompiledEnv, policy: AnyPolicy, config: Config):
+    def __init__(self, env: CompiledEnv, policy: AnyPolicy, config: Config, recipe: Recipe = BUILT_IN):
         self.env = env
         self.policy = policy
         self.config = config
+        self.recipe = recipe
         lanes = config.ppo.rollout_length * env.num_lanes
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
         self.notices: list[str] = []
@@ -139,7 +141,7 @@ class CompiledProgram:
     def diagnose(self, state: ProgramState) -> list[str]:
         def again(state: ProgramState) -> OrderedDict[str, jax.Array]:
             _, rollout, _ = collect(state.train, state.collect, self.env, self.policy, self.config)
-            return broken_all(state.train, rollout, state.collect.discounted, self.policy, self.config)
+            return broken_all(state.train, rollout, state.collect.discounted, self.policy, self.config, self.recipe)
 
         return [name for name, bad in jit(again)(state).items() if bad]
 
@@ -163,19 +165,20 @@ class CompiledProgram:
     @property
     def _key(self) -> Hashable | None:
         """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
-        return key_of(settings_key(self._shape), env_key(self.env), self.policy.key)
+        return key_of(settings_key(self._shape), env_key(self.env), self.policy.key, self.recipe.key)
 
     def _initial(
         self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
     ) -> ProgramState:
         config = joined(self._shape, numbers, seed)
-        train = initial_state(self.policy, params, obs_stats, config, reward_stats)
+        train = initial_state(self.policy, params, obs_stats, config, reward_stats, self.recipe)
         return ProgramState(train, initial_collect_state(self.env, self.policy, config))
 
     def _chunk(
         self, state: ProgramState, num_updates: jax.Array, numbers: Numbers
     ) -> tuple[ProgramState, UpdateReport]:
-        one = partial(train_step, env=self.env, policy=self.policy, config=joined(self._shape, numbers))
+        config = joined(self._shape, numbers)
+        one = partial(train_step, env=self.env, policy=self.policy, config=config, recipe=self.recipe)
         shapes = jax.eval_shape(one, state)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
 
@@ -188,19 +191,26 @@ class CompiledProgram:
 
 
 def train_step(
-    state: ProgramState, env: CompiledEnv, policy: AnyPolicy, config: Config
+    state: ProgramState, env: CompiledEnv, policy: AnyPolicy, config: Config, recipe: Recipe = BUILT_IN
 ) -> tuple[ProgramState, UpdateReport]:
     """Collect one rollout and learn from it."""
     lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
-    return learn(ProgramState(state.train, lanes), rollout, episodes, policy, config)
+    return learn(ProgramState(state.train, lanes), rollout, episodes, policy, config, recipe)
 
 
 def learn(
-    state: ProgramState, rollout: Rollout, episodes: Episodes, policy: AnyPolicy, config: Config
+    state: ProgramState,
+    rollout: Rollout,
+    episodes: Episodes,
+    policy: AnyPolicy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
 ) -> tuple[ProgramState, UpdateReport]:
     """Learn from a rollout that was collected up to `state.collect`. Whatever kind of environment made it."""
     lanes = state.collect
-    train, discounted, critic_carry, metrics = update_all(state.train, rollout, lanes.discounted, policy, config)
+    train, discounted, critic_carry, metrics = update_all(
+        state.train, rollout, lanes.discounted, policy, config, recipe
+    )
     lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
     if config.train.on_nonfinite == "skip":
         undone = replace(state.train, update=train.update)

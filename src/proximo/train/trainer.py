@@ -22,6 +22,7 @@ from proximo.matches import Matches
 from proximo.policy.team import TeamPolicy
 from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import what_broke
+from proximo.ppo.recipe import make_recipe
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
 from proximo.settings import build
@@ -38,6 +39,8 @@ from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
 from proximo.train.prepare import (
     HELD,
+    check_built_in,
+    check_optimizer,
     check_read,
     check_spaces,
     extended,
@@ -47,6 +50,7 @@ from proximo.train.prepare import (
     make_program,
     once_more,
     resolve,
+    with_own,
 )
 from proximo.train.program import ProgramState, UpdateReport
 
@@ -68,7 +72,8 @@ class PPOTrainer:
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
     are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
     `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md. `verbose` prints the whole block of statistics after every update.
+    docs/networks.md; `loss` and `optimizer` a function and an Optax transformation of your own, see docs/own-loss.md.
+    `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -77,6 +82,8 @@ class PPOTrainer:
         *,
         agent: AnyAgent | None = None,
         network: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
         preset: bool = True,
@@ -89,6 +96,8 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config, self._remarks = resolve(given, config, preset, keywords)
         check_read(config, keywords, agent, network)
+        self.recipe = make_recipe(loss, optimizer)
+        self.config = with_own(self.config, {"loss": loss, "optimizer": optimizer})
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
@@ -98,9 +107,11 @@ class PPOTrainer:
         self.env = source
         self.agent = agent or make_agent(source.spec, self.config, network)
         check_spaces(self.agent, source.spec)
+        if optimizer is not None:
+            check_optimizer(config, keywords, optimizer, self.agent)
         if self.config.track.video:
             check_drawable(source)
-        self.program = make_program(source, self.agent, self.config)
+        self.program = make_program(source, self.agent, self.config, self.recipe)
         self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
         if console is not None and verbose:
             raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
@@ -123,12 +134,14 @@ class PPOTrainer:
         steps: int | None = None,
         tracking_uri: str | None = None,
         network: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         console: Console | None = None,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object, and `network` where its networks were. `tracking_uri`
+        where the run's environment was handed in as an object; so are `network`, `loss` and `optimizer`. `tracking_uri`
         is another MLflow than the run's, or that one with user and password, which no file holds.
         """
         path = Path(run)
@@ -136,7 +149,9 @@ class PPOTrainer:
         config = saved.config if steps is None else extended(saved.config, saved.history, steps)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
-        trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console)
+        own = {"loss": loss, "optimizer": optimizer}
+        check_built_in(saved, own)
+        trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console, **own)
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
@@ -229,7 +244,7 @@ class PPOTrainer:
         if self._more:
             self.config = once_more(self._start.config, self._first_config, self._start.history)
             self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
-        self.program = make_program(self.env, self.agent, self.config)
+        self.program = make_program(self.env, self.agent, self.config, self.recipe)
         self._evaluators, self._matches = {}, self._make_matches()
 
     def _open(self, history: History) -> RunStore:
@@ -261,7 +276,7 @@ class PPOTrainer:
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
         not needed by anyone, and may be any.
         """
-        program = make_program(self.env, self.agent, self.config)
+        program = make_program(self.env, self.agent, self.config, self.recipe)
         with contextlib.closing(program):
             state = program.init(self.agent.params, self.agent.obs_stats, self.agent.reward_stats)
             return experience(state.train, program.collect(state), self.agent.policy, self.config)
