@@ -20,7 +20,7 @@ POLICY = Policy(
     spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,)), NormalizeConfig(observations=True)
 )
 training_samples = jax.jit(module.training_samples, static_argnums=(3, 4))
-optimize = jax.jit(module.optimize, static_argnums=(3, 4))
+optimize = jax.jit(module.optimize, static_argnums=(3, 4, 5, 6))
 update = jax.jit(module.update, static_argnums=(3, 4))
 final_values = jax.jit(module.final_values, static_argnums=4)
 act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
@@ -35,6 +35,7 @@ def config_with(**keywords):
 # Few settings, shared by the tests: each compiles anew.
 PLAIN = config_with()
 ONE_STEP = config_with(gae_lambda=0, gamma=0.5, normalize_advantages="batch")
+ANEW = config_with(recompute_advantages=True)
 CAREFUL = config_with(normalize_advantages="minibatch", minibatch_size=4, target_kl=1e-4)
 CALM = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
 
@@ -237,6 +238,76 @@ def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, two)
     one, two = (optimize(state, each, rates(0.01), POLICY, PLAIN)[0] for each in (samples, other))
     assert step_size(one, two, "actor") > 1e-3
+
+
+# Values, advantages and targets anew
+
+
+def test_a_rollout_is_judged_again_by_the_critic_as_it_is(state):
+    # Another bias of the critic's last layer, by 2: each value is higher by 2. With lambda = 0 the advantage is
+    # r + gamma V' - V: lower by 2 - 0.5 * 2 = 1, and by all of 2 where nothing follows the step.
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf + 2 if leaf.shape == (1,) and path[0].key == "critic" else leaf, state.params
+    )
+    plain = config_with(gae_lambda=0, gamma=0.5)
+    before, _ = training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, plain)
+    judge = jax.jit(module.judged_again, static_argnums=(4, 5))
+    value, advantage, target = judge(params, state, ROLLOUT, ROLLOUT.reward, POLICY, plain)
+    fall = np.ones((T, L))
+    fall[1, 0] = 2  # the termination
+    np.testing.assert_allclose(value, before.value + 2, rtol=1e-5)
+    np.testing.assert_allclose(advantage, before.advantage - fall.reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(target, advantage + value, rtol=1e-5)
+
+
+def test_what_was_judged_again_is_learned_from_after_the_first_epoch(state, samples):
+    # While nothing moves, the objective is the mean advantage: 2 in the first epoch of three, then 7.
+    samples = samples.replace(advantage=jnp.full(N, 2.0))
+    again = lambda params: (samples.value, jnp.full(N, 7.0), samples.value + 3)  # noqa: E731
+    for config, objective in ((ANEW, 16 / 3), (PLAIN, 2)):
+        _, _, metrics = optimize(state, samples, rates(0), POLICY, config, module.BUILT_IN, again)
+        assert metrics["loss/objective"] == pytest.approx(objective, rel=1e-5)
+
+
+def test_each_epoch_is_judged_by_the_parameters_that_it_begins_with(state, samples):
+    # The second of two epochs learns from the critic's bias as it is after the first.
+    two = config_with(recompute_advantages=True, epochs_per_update=2, minibatch_size=N)
+    one = config_with(epochs_per_update=1, minibatch_size=N)
+    bias = lambda params: next(leaf for leaf in jax.tree.leaves(params["critic"]) if leaf.shape == (1,))[0]  # noqa: E731
+    again = lambda params: (samples.value, jnp.full(N, bias(params)), samples.target)  # noqa: E731
+    still = samples.replace(advantage=jnp.zeros(N))
+    after, _, _ = optimize(state, still, rates(0.01), POLICY, one)
+    _, _, metrics = optimize(state, still, rates(0.01), POLICY, two, module.BUILT_IN, again)
+    assert bias(after) != bias(state.params)
+    assert 2 * metrics["loss/objective"] == pytest.approx(float(bias(after)), rel=1e-4)  # the first epoch's is 0
+
+
+@pytest.mark.slow
+def test_memory_is_judged_again_from_where_the_rollout_began():
+    policy = Policy(
+        spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,), memory="gru"), NormalizeConfig()
+    )
+    params, other = (policy.init(jax.random.key(seed)) for seed in (0, 1))
+    carry = jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry(L))
+    rollout, config = ROLLOUT.replace(carry=carry), config_with(normalize_observations=False)
+    state = initial_train_state(params, None, config)
+    value, _, _ = jax.jit(module.judged_again, static_argnums=(4, 5))(
+        other, state, rollout, rollout.reward, policy, config
+    )
+    memory, expected = carry["critic"], []
+    for t in range(T):
+        memory, now = policy.value(other, None, memory, rollout.obs[t])
+        expected.append(now)
+        memory = policy.forget(memory, rollout.ended[t])
+    np.testing.assert_allclose(value.reshape(T, L), np.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_update_with_values_anew_differs_from_the_second_epoch_on(state):
+    both = [update(state, ROLLOUT, jnp.zeros(L), POLICY, config)[0] for config in (PLAIN, ANEW)]
+    assert not equal(both[0].params, both[1].params)
+    once = [config_with(epochs_per_update=1, recompute_advantages=flag) for flag in (False, True)]
+    assert equal(*(update(state, ROLLOUT, jnp.zeros(L), POLICY, config)[0].params for config in once))
 
 
 # Gradients and rates

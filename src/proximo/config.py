@@ -123,6 +123,10 @@ class PPOConfig:
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
         "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
     )
+    recompute_advantages: bool = setting(
+        False,
+        "Before each epoch compute values anew, by the critic as it is then, and with them advantages and targets.",
+    )
     target_kl: float | None = setting(
         None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
     )

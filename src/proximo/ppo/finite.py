@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics
 from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import TrainState, current_rates, normalized_rewards, optimize, training_samples
+from proximo.ppo.update import TrainState, current_rates, judged_again, normalized_rewards, optimize, training_samples
 
 Tree = Any
 
@@ -51,7 +52,9 @@ def broken(
     """
     reward, _, _ = normalized_rewards(state, rollout, discounted, config)
     samples, _ = training_samples(state, rollout, reward, policy, config)
-    params, _, metrics = optimize(state, samples, current_rates(state, config), policy, config, recipe, watch=True)
+    again = partial(judged_again, state=state, rollout=rollout, reward=reward, policy=policy, config=config)
+    rates = current_rates(state, config)
+    params, _, metrics = optimize(state, samples, rates, policy, config, recipe, again, watch=True)
     seen = jax.tree.map(lambda leaf: _bad(leaf, rollout.valid), rollout.obs)
     cut = jax.tree.map(lambda leaf: _bad(leaf, rollout.truncated), rollout.final_obs)
     found = {

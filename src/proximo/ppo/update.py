@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -103,7 +105,8 @@ def update(
     rates = current_rates(state, config)
     reward, reward_stats, discounted = normalized_rewards(state, rollout, discounted, config)
     samples, critic_carry = training_samples(state, rollout, reward, policy, config)
-    params, opt_state, metrics = optimize(state, samples, rates, policy, config, recipe)
+    again = partial(judged_again, state=state, rollout=rollout, reward=reward, policy=policy, config=config)
+    params, opt_state, metrics = optimize(state, samples, rates, policy, config, recipe, again)
     learning_rate = state.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
@@ -199,6 +202,22 @@ def training_samples(
     return samples, seen.critic_carry
 
 
+Judgement = tuple[jax.Array, jax.Array, jax.Array]
+"""Values, advantages and targets of samples, each [N]."""
+
+
+def judged_again(
+    params: Tree, state: TrainState, rollout: Rollout, reward: jax.Array, policy: Policy, config: Config
+) -> Judgement:
+    """What the critic that `params` hold makes of a rollout that was collected with `state`."""
+    samples, _ = training_samples(replace(state, params=params), rollout, reward, policy, config)
+    return judged(samples)
+
+
+def judged(samples: Samples) -> Judgement:
+    return samples.value, samples.advantage, samples.target
+
+
 @struct.dataclass
 class Seen:
     """What the networks make of a rollout, before they learn from it."""
@@ -249,10 +268,13 @@ def optimize(
     policy: Policy,
     config: Config,
     recipe: Recipe = BUILT_IN,
+    again: Callable[[Tree], Judgement] | None = None,
     watch: bool = False,
 ) -> tuple[Tree, Tree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
 
+    With `ppo.recompute_advantages`, samples are judged `again` before each epoch but the first, by the critic as it is
+    then; how likely their actions were stays as it was.
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
     ppo = config.ppo
@@ -261,9 +283,8 @@ def optimize(
     hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
     standardize = ppo.normalize_advantages == "minibatch"
     critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
-    if samples.memory is not None:
-        samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
-    size = samples.valid.shape[0]
+    rows = in_rows(samples, config)
+    size = rows.valid.shape[0]
 
     def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
         params, opt_state = learner
@@ -276,17 +297,20 @@ def optimize(
         learner = descended(optimizer, gradients, opt_state, params, rates.learning, rates.learning * critic_share)
         return learner, metrics
 
-    def minibatches(order: jax.Array) -> Samples:
-        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        shaped: Samples = jax.tree.map(rows, samples)
-        return shaped
-
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
-        learner, metrics = jax.lax.scan(step, learner, minibatches(shuffled(jax.random.fold_in(key, number), size)))
+        order = shuffled(jax.random.fold_in(key, number), size)
+        cut = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
+
+    def rows_of(number: jax.Array, params: Tree) -> Samples:
+        if again is None or not ppo.recompute_advantages:
+            return rows
+        value, advantage, target = jax.lax.cond(number == 0, lambda: judged(samples), lambda: again(params))
+        return in_rows(replace(samples, value=value, advantage=advantage, target=target), config)
 
     def unfinished(loop: tuple[Any, ...]) -> jax.Array:
         _, number, kl, _ = loop
@@ -294,12 +318,19 @@ def optimize(
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
     learner = (state.params, state.opt_state)
-    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], samples)
+    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], rows)
     zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
     learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
     metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
     return *learner, metrics
+
+
+def in_rows(samples: Samples, config: Config) -> Samples:
+    """What is shuffled: samples, or with memory sequences of them."""
+    if samples.memory is None:
+        return samples
+    return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
 
 
 def gradient_norms(gradients: Tree) -> Metrics:
