@@ -17,6 +17,7 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
 from proximo.policy.normalize import initial_stats
+from proximo.policy.own import own_parts
 from proximo.policy.team import TeamPolicy, shared_team
 from proximo.seeding import network_key
 from proximo.spaces import mask_shape, to_mask
@@ -162,13 +163,15 @@ class TeamAgent:
         return path.with_name(f"{path.name.removesuffix(suffix)}.{group}{suffix}")
 
     @classmethod
-    def load(cls, folder: str | Path, name: str = "final_actor", network: Any = None) -> TeamAgent:
+    def load(
+        cls, folder: str | Path, name: str = "final_actor", network: Any = None, distribution: Any = None
+    ) -> TeamAgent:
         """The team whose files in `folder` are called `name`."""
         folder = Path(folder)
         files = sorted(folder.glob(f"{name}.safetensors")) or sorted(folder.glob(f"{name}.*.safetensors"))
         if not files:
             raise UserError(f"{folder} has no {name}.safetensors, and no {name}.GROUP.safetensors.")
-        agents = {file: PPOAgent.load(file, network) for file in files}
+        agents = {file: PPOAgent.load(file, network, distribution) for file in files}
         for file, agent in agents.items():
             if agent.role is None:
                 raise UserError(f"{file} is the policy of a single agent; PPOAgent.load loads it.")
@@ -177,7 +180,7 @@ class TeamAgent:
         missing = [group for group in order if group not in by_group]
         if missing:
             raise UserError(f"{folder} has no {name} of the group {missing[0]}.")
-        return cls._of({group: by_group[group] for group in order}, network)
+        return cls._of({group: by_group[group] for group in order}, own_parts(network, distribution))
 
     @classmethod
     def _of(cls, agents: dict[str, PPOAgent], network: Any) -> TeamAgent:

@@ -19,6 +19,7 @@ from proximo.errors import EnvError, TrainingError, UserError
 from proximo.evaluate import Evaluator, make_evaluator
 from proximo.files import shown
 from proximo.matches import Matches
+from proximo.policy.own import own_parts
 from proximo.policy.team import TeamPolicy
 from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import what_broke
@@ -72,8 +73,8 @@ class PPOTrainer:
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
     are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
     `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md; `loss` and `optimizer` a function and an Optax transformation of your own, see docs/own-loss.md.
-    `verbose` prints the whole block of statistics after every update.
+    docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a transformation of Optax, see
+    docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class PPOTrainer:
         *,
         agent: AnyAgent | None = None,
         network: Any = None,
+        distribution: Any = None,
         loss: Any = None,
         optimizer: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
@@ -102,10 +104,11 @@ class PPOTrainer:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         source = envs.stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
-        if agent is not None and network is not None:
-            raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
+        for name, part in (("network", network), ("distribution", distribution)):
+            if agent is not None and part is not None:
+                raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
         self.env = source
-        self.agent = agent or make_agent(source.spec, self.config, network)
+        self.agent = agent or make_agent(source.spec, self.config, own_parts(network, distribution))
         check_spaces(self.agent, source.spec)
         if optimizer is not None:
             check_optimizer(config, keywords, optimizer, self.agent)
@@ -134,6 +137,7 @@ class PPOTrainer:
         steps: int | None = None,
         tracking_uri: str | None = None,
         network: Any = None,
+        distribution: Any = None,
         loss: Any = None,
         optimizer: Any = None,
         console: Console | None = None,
@@ -141,8 +145,9 @@ class PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object; so are `network`, `loss` and `optimizer`. `tracking_uri`
-        is another MLflow than the run's, or that one with user and password, which no file holds.
+        where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
+        `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
+        holds.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
@@ -151,7 +156,9 @@ class PPOTrainer:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
         own = {"loss": loss, "optimizer": optimizer}
         check_built_in(saved, own)
-        trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console, **own)
+        trainer = cls(
+            env, agent=saved.policy(own_parts(network, distribution)), config=config, out=path, console=console, **own
+        )
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
