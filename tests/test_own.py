@@ -44,7 +44,7 @@ def test_a_policy_with_a_distribution_of_its_own_has_no_key():
 @pytest.mark.parametrize(
     ("distribution", "sentence"),
     [
-        (lambda space, settings: "none", "with all of its methods; str is none"),
+        (lambda space, settings: "none", "with all its methods; str is none"),
         (
             lambda space, settings: type("Flat", (Categorical,), {"entropy": lambda self, params, mask=None: 0.0})(2),
             r"Your distribution's entropy must be float32\[B\] for B actions of Discrete\(2\); for 2 it is float32\[\]",

@@ -39,8 +39,8 @@ def check_distribution(distribution: Any, space: spaces.Space) -> None:
     """Refuse what cannot draw actions of `space`, before anything is compiled."""
     if not isinstance(distribution, Distribution):
         raise UserError(
-            f"distribution is a function of an action space and the settings under `network`. It returns a Distribution "
-            f"(proximo.policy.distributions), with all of its methods; {type(distribution).__name__} is none."
+            f"distribution is a function of an action space and the settings under `network`; it returns a "
+            f"Distribution of proximo.policy.distributions with all its methods; {type(distribution).__name__} is none."
         )
 
     def one(params: Tree, key: jax.Array) -> tuple[Tree, Tree, Tree]:
