@@ -105,6 +105,55 @@ class FinalObservation(Probe):
         return state, moved
 
 
+class FinalState(Probe):
+    """`FinalObservation` in which nothing is seen, and only the critic is told the cue: V(-1) = 1, V(1) = 0."""
+
+    name = "final-state"
+
+    def __init__(self) -> None:
+        self.spec = EnvSpec(f"probe/{self.name}", UNIT, spaces.Discrete(2), critic_state_space=UNIT)
+
+    def reset(self, key):
+        state, first = super().reset(key)
+        return state, first.replace(critic_state=state[1][None])
+
+    def observe(self, clock, cue):
+        return jnp.zeros(1, jnp.float32)
+
+    def step(self, key, state, action):
+        cut = state[1] < 0
+        moved = Transition(obs=jnp.zeros(1), reward=cut.astype(jnp.float32), terminated=~cut, truncated=cut)
+        return state, moved.replace(critic_state=jnp.ones(1, jnp.float32))
+
+
+class Weather(Probe):
+    """A sign is seen and must be answered, which pays 0.02; the weather pays 10 or -10, whatever is answered. Only the
+    critic is told the weather, or nobody is. One step an episode; `team_probes.Weather` for one agent."""
+
+    name = "weather"
+    SIGNS = 16
+
+    def __init__(self, told: bool = True) -> None:
+        seen = spaces.Discrete(self.SIGNS, dtype=np.int32)
+        space = UNIT if told else None
+        self.told = told
+        self.spec = EnvSpec(f"probe/{self.name}", seen, spaces.Discrete(2), max_steps=1, critic_state_space=space)
+
+    def reset(self, key):
+        own, key = jax.random.split(key)
+        sign = jax.random.randint(own, (), 0, self.SIGNS, jnp.int32)
+        weather = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
+        return (sign, weather), self._report(sign, weather)
+
+    def step(self, key, state, action):
+        sign, weather = state
+        reward = 10 * weather + 0.02 * (action == sign % 2).astype(jnp.float32)
+        return state, self._report(sign, weather).replace(reward=reward, terminated=True)
+
+    def _report(self, sign, weather):
+        return Transition(obs=sign, critic_state=weather[None] if self.told else None)
+
+
 class Masked(Probe):
     """Three actions; the best one (2, reward 5) is forbidden, and taking it would end in reward -100."""
 

@@ -75,6 +75,14 @@ def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", ["loss", "optimizer"])
+def test_own_losses_and_optimizers_train_and_go_on(part, tmp_path):
+    resumed = load(f"own_{part}").main(out=tmp_path / "run", **FEW)
+    assert resumed.config.ppo.own == (part,)
+    assert resumed.train()["total_steps"] == 128 + 1024
+
+
+@pytest.mark.slow
 def test_the_battle_is_trained(tmp_path):
     pytest.importorskip("magent2", reason="MAgent2 is not installed")
     few = dict(
@@ -93,4 +101,5 @@ def test_the_battle_is_trained(tmp_path):
 
 def test_every_example_is_run():
     run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder", "battle"}
+    run |= {"own_loss", "own_optimizer"}
     assert {file.stem for file in FOLDER.glob("*.py")} == run

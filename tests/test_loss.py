@@ -215,7 +215,8 @@ def test_what_has_no_weight_cannot_spoil_the_loss():
     [
         (floats(1, 2), "A loss returns a dictionary: the name of each term, and its weight"),
         ({"a": floats(1, 2)}, "A loss returns a dictionary: the name of each term, and its weight"),
-        ({"total": (1.0, floats(1, 2))}, "not total, which is the sum of all; 'total' is none"),
+        ({"total": (1.0, floats(1, 2))}, "A term of a loss cannot be called 'total'"),
+        ({"a b": (1.0, floats(1, 2))}, "A term of a loss cannot be called 'a b': a name has letters"),
         ({"a": (floats(1, 2), floats(1, 2))}, r"The weight of the loss's a has the shape \(2,\); it is one number"),
         ({"a": (1.0, jnp.float32(3))}, r"The loss's a has the shape \(\); it has one number for each sample, \(2,\)"),
         ({"a": (1.0, jnp.ones((2, 1)))}, r"The loss's a has the shape \(2, 1\)"),

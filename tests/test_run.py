@@ -44,8 +44,8 @@ def proximo(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_policies_of_a_run(run):
-    final, last = load_policy(run, "final"), load_policy(run, "last")
-    step = load_policy(run, str(steps(run)[-1]))
+    final, last = load_policy(run, "final").public, load_policy(run, "last").public
+    step = load_policy(run, str(steps(run)[-1])).public
     obs = np.array([0.1, -0.2, 0.3, 0.1], np.float32)
     assert final.act(obs) == last.act(obs) == step.act(obs)
     assert default_policy(run) == "final"

@@ -124,6 +124,8 @@ def valid_values(draw):
         "ppo.max_grad_norm": draw(st.none() | positive(1e6)),
         "ppo.normalize_advantages": draw(st.sampled_from(["minibatch", "batch", "none"])),
         "ppo.adam_epsilon": draw(positive(1)),
+        "ppo.recompute_advantages": draw(st.booleans()),
+        "ppo.own": draw(st.sampled_from([(), ("loss",), ("optimizer",), ("loss", "optimizer")])),
         "network.hidden_sizes": tuple(draw(st.lists(st.integers(1, 4096), max_size=4))),
         "network.activation": draw(st.sampled_from(["tanh", "relu", "elu", "gelu", "silu"])),
         "network.torso": "separate",

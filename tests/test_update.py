@@ -27,7 +27,8 @@ POLICIES = Policies(
 NO_STATE = None  # what only critics see
 LANES = LearnerLanes(POLICY.initial_carry(L)["critic"], jnp.zeros(L))
 training_samples = jax.jit(module.training_samples, static_argnums=(5, 6))
-optimize = jax.jit(module.optimize, static_argnums=(1, 5, 6))
+optimize = jax.jit(module.optimize, static_argnums=(1, 5, 6, 7, 8))
+judged_again = jax.jit(module.judged_again, static_argnums=(5, 6))
 final_values = jax.jit(module.final_values, static_argnums=5)
 act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
@@ -41,6 +42,7 @@ def config_with(**keywords):
 # Few settings, shared by the tests: each compiles anew.
 PLAIN = config_with()
 ONE_STEP = config_with(gae_lambda=0, gamma=0.5, normalize_advantages="batch")
+ANEW = config_with(recompute_advantages=True)
 CAREFUL = config_with(normalize_advantages="minibatch", minibatch_size=4, target_kl=1e-4)
 CALM = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
 
@@ -82,8 +84,13 @@ def sampled(state, rollout, reward, config):
     return training_samples(state.groups[ONE], LANES, rollout, NO_STATE, reward, POLICY, config)[0]
 
 
-def optimized(state, samples, rates, config):
-    return optimize(state, ONE, samples, NO_STATE, rates, POLICY, config)
+def optimized(state, samples, rates, config, *more):
+    return optimize(state, ONE, samples, NO_STATE, rates, POLICY, config, *more)
+
+
+def updated_by(state, config):
+    update = jax.jit(lambda *given: module.update(*given, NO_STATE, POLICIES, config))
+    return update(state, {ONE: LANES}, {ONE: ROLLOUT})
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +269,75 @@ def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
     assert step_size(one, two, "actor") > 1e-3
 
 
+# Values, advantages and targets anew
+
+
+def test_a_rollout_is_judged_again_by_the_critic_as_it_is(state):
+    # Another bias of the critic's last layer, by 2: each value is higher by 2. With lambda = 0 the advantage is
+    # r + gamma V' - V: lower by 2 - 0.5 * 2 = 1, and by all of 2 where nothing follows the step.
+    one = state.groups[ONE]
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf + 2 if leaf.shape == (1,) and path[0].key == "critic" else leaf, one.params
+    )
+    plain = config_with(gae_lambda=0, gamma=0.5)
+    before = sampled(state, ROLLOUT, ROLLOUT.reward, plain)
+    given = (one, LANES, ROLLOUT, NO_STATE, ROLLOUT.reward, POLICY, plain)
+    value, advantage, target = judged_again(*given, params)
+    fall = np.ones((T, L))
+    fall[1, 0] = 2  # the termination
+    np.testing.assert_allclose(value, before.value + 2, rtol=1e-5)
+    np.testing.assert_allclose(advantage, before.advantage - fall.reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(target, advantage + value, rtol=1e-5)
+
+
+def test_what_was_judged_again_is_learned_from_after_the_first_epoch(state, samples):
+    # While nothing moves, the objective is the mean advantage: 2 in the first epoch of three, then 7.
+    samples = samples.replace(advantage=jnp.full(N, 2.0))
+    again = lambda params: (samples.value, jnp.full(N, 7.0), samples.value + 3)  # noqa: E731
+    for config, objective in ((ANEW, 16 / 3), (PLAIN, 2)):
+        _, _, metrics = optimized(state, samples, rates(0), config, module.BUILT_IN, again)
+        assert metrics["loss/objective"] == pytest.approx(objective, rel=1e-5)
+
+
+def test_each_epoch_is_judged_by_the_parameters_that_it_begins_with(state, samples):
+    # The second of two epochs learns from the critic's bias as it is after the first.
+    two = config_with(recompute_advantages=True, epochs_per_update=2, minibatch_size=N)
+    one = config_with(epochs_per_update=1, minibatch_size=N)
+    bias = lambda params: next(leaf for leaf in jax.tree.leaves(params["critic"]) if leaf.shape == (1,))[0]  # noqa: E731
+    again = lambda params: (samples.value, jnp.full(N, bias(params)), samples.target)  # noqa: E731
+    still = samples.replace(advantage=jnp.zeros(N))
+    after, _, _ = optimized(state, still, rates(0.01), one)
+    _, _, metrics = optimized(state, still, rates(0.01), two, module.BUILT_IN, again)
+    assert bias(after) != bias(state.groups[ONE].params)
+    assert 2 * metrics["loss/objective"] == pytest.approx(float(bias(after)), rel=1e-4)  # the first epoch's is 0
+
+
+@pytest.mark.slow
+def test_memory_is_judged_again_from_where_the_rollout_began():
+    policy = Policy(
+        spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,), memory="gru"), NormalizeConfig()
+    )
+    params, other = (policy.init(jax.random.key(seed)) for seed in (0, 1))
+    carry = jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry(L))
+    rollout, config = ROLLOUT.replace(carry=carry["actor"]), config_with(normalize_observations=False)
+    learner, lanes = begun(params, None, config).groups[ONE], LearnerLanes(carry["critic"], jnp.zeros(L))
+    value, _, _ = judged_again(learner, lanes, rollout, NO_STATE, rollout.reward, policy, config, other)
+    memory, expected = carry["critic"], []
+    for t in range(T):
+        memory, now = policy.value(other, None, memory, rollout.obs[t])
+        expected.append(now)
+        memory = policy.forget(memory, rollout.ended[t])
+    np.testing.assert_allclose(value.reshape(T, L), np.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_update_with_values_anew_differs_from_the_second_epoch_on(state):
+    params = lambda config: updated_by(state, config)[0].groups[ONE].params  # noqa: E731
+    assert not equal(params(PLAIN), params(ANEW))
+    once = [config_with(epochs_per_update=1, recompute_advantages=flag) for flag in (False, True)]
+    assert equal(*(params(config) for config in once))
+
+
 # Gradients and rates
 
 
@@ -333,8 +409,7 @@ def calm(state):
 @pytest.fixture(scope="module")
 def updated(state):
     """After one update that all but stands still, for its rate of a millionth."""
-    update = jax.jit(lambda *given: module.update(*given, NO_STATE, POLICIES, CALM))
-    return update(calm(state), {ONE: LANES}, {ONE: ROLLOUT})
+    return updated_by(calm(state), CALM)
 
 
 @pytest.mark.slow

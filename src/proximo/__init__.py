@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
+    from proximo.ppo.loss import clip_loss
+    from proximo.ppo.optimizer import scale_by_rates
     from proximo.rollout.frame_stack import FrameStacker
     from proximo.rollout.types import Rollout
     from proximo.train.experience import evaluate_agent
@@ -29,9 +31,11 @@ __all__ = [
     "Rollout",
     "TeamAgent",
     "__version__",
+    "clip_loss",
     "evaluate_agent",
     "run_multiple_experiments",
     "run_single_experiment",
+    "scale_by_rates",
 ]
 
 _HOMES = {
@@ -45,9 +49,11 @@ _HOMES = {
     "PPOTrainer": "proximo.train.trainer",
     "Rollout": "proximo.rollout.types",
     "TeamAgent": "proximo.multi_agent.team_agent",
+    "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",
+    "scale_by_rates": "proximo.ppo.optimizer",
 }
 
 

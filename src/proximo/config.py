@@ -123,6 +123,10 @@ class PPOConfig:
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
         "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
     )
+    recompute_advantages: bool = setting(
+        False,
+        "Before each epoch compute values anew, by the critic as it is then, and with them advantages and targets.",
+    )
     target_kl: float | None = setting(
         None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
     )
@@ -130,6 +134,9 @@ class PPOConfig:
         "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
     )
     adam_epsilon: float = setting(1e-5, "Adam's denominator offset.", above=0)
+    own: tuple[Literal["loss", "optimizer"], ...] = setting(
+        (), "What was handed in from Python instead of the built-in one; PPOTrainer(loss=...) writes it here.", most=2
+    )
 
 
 @dataclass(frozen=True)

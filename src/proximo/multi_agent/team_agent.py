@@ -16,6 +16,7 @@ from proximo.envs.groups import Group, Groups
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents, agents_from_tensors
+from proximo.policy.own import own_parts
 from proximo.spaces import mask_shape, space_key, to_mask
 
 PyTree = Any
@@ -90,9 +91,11 @@ class TeamAgent(Agents):
         return batch, deterministic, np.stack(flags)
 
     @classmethod
-    def load(cls, folder: str | Path, name: str = "final_actor", network: Any = None) -> TeamAgent:
+    def load(
+        cls, folder: str | Path, name: str = "final_actor", network: Any = None, distribution: Any = None
+    ) -> TeamAgent:
         """The team whose files in `folder` are called `name`."""
-        agents = load_agents(Path(folder), name, network)
+        agents = load_agents(Path(folder), name, own_parts(network, distribution))
         if not isinstance(agents, TeamAgent):
             raise UserError(
                 f"{Path(folder) / name}.safetensors is the policy of a single agent; PPOAgent.load loads it."
@@ -125,7 +128,7 @@ def make_agents(groups: Groups, config: Config, network: Any = None) -> Agents:
 
 
 def load_agents(folder: Path, name: str, network: Any = None) -> Agents:
-    """The agents whose files in `folder` are called `name`."""
+    """The agents whose files in `folder` are called `name`; `network` is what they were handed in with."""
     files = sorted(folder.glob(f"{name}.safetensors")) or sorted(folder.glob(f"{name}.*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no {name}.safetensors, and no {name}.GROUP.safetensors.")

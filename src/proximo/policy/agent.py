@@ -19,6 +19,7 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, initial_stats
+from proximo.policy.own import Own, as_own, own_parts
 from proximo.policy.policy import ALL, Policy, part_of, shared_policy
 from proximo.policy.policy import OWN as OWN_OBS
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
@@ -33,6 +34,10 @@ OWN = (
     "Its networks are not built-in ones: hand in again what they were made with, as `network=` of PPOAgent.load or "
     "PPOTrainer.resume"
 )
+OWN_DISTRIBUTION = (
+    "Its distribution of actions is not a built-in one: hand in again what made it, as `distribution=` of "
+    "PPOAgent.load or PPOTrainer.resume"
+)
 
 
 class PPOAgent:
@@ -42,7 +47,7 @@ class PPOAgent:
         action = agent.act(obs)          # one observation, or a batch of them
 
     A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded; networks of your
-    own (`network`, see docs/networks.md) are the exception: they are handed in again.
+    own (`network`, see docs/networks.md), or a `distribution`, are the exception: they are handed in again.
 
     A new one is made for a pair of spaces, or, for vectors and discrete actions, for two sizes:
     `PPOAgent(observation_dim=4, action_dim=2)`.
@@ -62,7 +67,9 @@ class PPOAgent:
         *,
         observation_dim: int | None = None,
         action_dim: int | None = None,
+        distribution: Any = None,
     ):
+        network = own_parts(network, distribution)
         self.by_sizes = observation_space is None
         """Whether it was made for sizes: the environment that it is trained on says more, see `fit`."""
         if observation_space is None or action_space is None:
@@ -71,6 +78,7 @@ class PPOAgent:
             raise UserError("Spaces already have sizes; give PPOAgent either spaces or observation_dim and action_dim.")
         self.config = config or Config()
         self.network = network
+        """What was handed in instead of built-in networks, or of a built-in distribution."""
         self.role: dict[str, Any] | None = None
         """Of one of many agents: its group, and who is in it."""
         given = (observation_space, action_space, self.config.network, self.config.normalize)
@@ -184,10 +192,10 @@ class PPOAgent:
         return self._save(path, ("critic",))
 
     @classmethod
-    def load(cls, path: str | Path, network: Any = None) -> PPOAgent:
+    def load(cls, path: str | Path, network: Any = None, distribution: Any = None) -> PPOAgent:
         """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it.
 
-        `network` is what the agent was made with, where that was not a built-in one.
+        `network` and `distribution` are what the agent was made with, where these were not built-in ones.
         """
         path = Path(path)
         if path.suffix == ".pth":
@@ -197,7 +205,7 @@ class PPOAgent:
             )
         if path.suffix != ".safetensors" and not os.path.exists(path):  # false also where that cannot be told
             path = path.with_name(path.name + ".safetensors")
-        return cls.from_tensors(*tensors.read(path, "policy"), path, network)
+        return cls.from_tensors(*tensors.read(path, "policy"), path, own_parts(network, distribution))
 
     @classmethod
     def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path, network: Any = None) -> PPOAgent:
@@ -210,9 +218,8 @@ class PPOAgent:
             done = space_from_json(meta["action_space"], LARGEST_ACTION)
             config = settings.build(settings.from_mapping(meta["config"], "its settings"))
             role = _role(meta.get("team"))
-            if bool(meta.get("own_network")) != (network is not None):
-                raise UserError(OWN if network is None else "Its networks are built-in ones: hand in none of your own.")
-            if network is None and len(config.network.hidden_sizes) > len(given):
+            _check_own(meta, as_own(network))
+            if as_own(network).network is None and len(config.network.hidden_sizes) > len(given):
                 raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
             central = meta.get("critic_space")
             judged = None if central is None else space_from_json(central)
@@ -240,7 +247,7 @@ class PPOAgent:
         critic_space = self.policy.critic_space
         return {
             "networks": self.networks,
-            **({} if self.network is None else {"own_network": True}),
+            **{f"own_{part}": True for part, given in as_own(self.network)._asdict().items() if given is not None},
             **({} if self.role is None else {"team": self.role}),
             **({} if critic_space is None else {"critic_space": space_to_json(critic_space)}),
             "observation_space": space_to_json(self.policy.observation_space),
@@ -305,6 +312,15 @@ class PPOAgent:
         named = tensors.named({"params": params} | stats)
         tensors.write(path, "policy", named, self.describe() | {"networks": list(networks)})
         return path
+
+
+def _check_own(meta: dict[str, Any], own: Own) -> None:
+    """Refuse to load without what was handed in, or with more."""
+    if bool(meta.get("own_network")) != (own.network is not None):
+        raise UserError(OWN if own.network is None else "Its networks are built-in ones: hand in none of your own.")
+    if bool(meta.get("own_distribution")) != (own.distribution is not None):
+        more = "Its distribution of actions is a built-in one: hand in none of your own."
+        raise UserError(OWN_DISTRIBUTION if own.distribution is None else more)
 
 
 PPOClip = PPOAgent

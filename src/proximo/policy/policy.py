@@ -21,7 +21,7 @@ from proximo.policy.memory import forget, unrolled
 from proximo.policy.networks import merged, split_time
 from proximo.policy.normalize import RunningStats, initial_stats, reward_scale, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
-from proximo.policy.own import check_output, check_params, own_networks
+from proximo.policy.own import as_own, check_distribution, check_output, check_params, own_networks
 from proximo.spaces import space_key
 
 PyTree = Any
@@ -68,7 +68,7 @@ class Policy:
     Nothing here changes: parameters, statistics and memory are handed in and come back. Parameters and memory are
     dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
     their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
-    `own` are networks instead of the built-in ones, see `proximo.policy.own`.
+    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.own`.
 
     With a `critic_space`, the critic also sees the `critic_state`, a member of that space for each observation; then
     statistics are a pair of them in a dictionary. Without, it is None.
@@ -93,12 +93,16 @@ class Policy:
         if critic_space is not None:
             whole = spaces.Dict({OWN: observation_space, ALL: critic_space})
             self.critic_adapter = ObservationAdapter(whole, network.embed is not None)
-        self.distribution = build_distribution(action_space, network)
+        parts = as_own(own)
+        self.distribution = (parts.distribution or build_distribution)(action_space, network)
+        if parts.distribution is not None:
+            check_distribution(self.distribution, action_space)
         self._normalize = normalize.observations and bool(self.adapter.continuous.any())
         num_params, num_log_std = self.distribution.num_params, self.distribution.num_log_std
-        made = build_networks(network, num_params, num_log_std) if own is None else own_networks(own, self)
+        own_network = parts.network is not None
+        made = own_networks(parts.network, self) if own_network else build_networks(network, num_params, num_log_std)
         self.actor, self.critic, self.torso = made["actor"], made["critic"], made.get("torso")
-        if own is not None:
+        if own_network:
             self._check()
 
     def init(self, key: jax.Array) -> PyTree:

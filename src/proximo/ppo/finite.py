@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from proximo.ppo.loss import Metrics
 from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.samples import flatten_lanes
 from proximo.ppo.types import LearnerLanes, TrainState
-from proximo.ppo.update import current_rates, normalized_rewards, optimize, training_samples
+from proximo.ppo.update import current_rates, judged_again, normalized_rewards, optimize, training_samples
 from proximo.rollout.types import CriticState, Rollout
 
 PyTree = Any
@@ -71,12 +72,13 @@ def _broken_group(
     config: Config,
     recipe: Recipe,
 ) -> dict[str, jax.Array]:
-    learner = train.groups[name]
+    learner, rates = train.groups[name], current_rates(train, name, config)
     reward, _, _ = normalized_rewards(learner, rollout, lanes.discounted, config)
-    samples, _ = training_samples(learner, lanes, rollout, critic_state, reward, policy, config)
-    judged = None if critic_state is None else flatten_lanes(critic_state.seen)
-    rates = current_rates(train, name, config)
-    params, _, metrics = optimize(train, name, samples, judged, rates, policy, config, recipe, watch=True)
+    given = (lanes, rollout, critic_state, reward, policy, config)
+    samples, _ = training_samples(learner, *given)
+    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    again = partial(judged_again, learner, *given)
+    params, _, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again, watch=True)
     seen = jax.tree.map(lambda leaf: _bad(leaf, rollout.valid), rollout.obs)
     cut = jax.tree.map(lambda leaf: _bad(leaf, rollout.truncated), rollout.final_obs)
     found = {

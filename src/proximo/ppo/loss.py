@@ -5,6 +5,7 @@ Every mean is over valid samples only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -180,8 +181,11 @@ def check_terms(terms: Any, num: int) -> None:
     if not pairs:
         raise UserError("A loss returns a dictionary: the name of each term, and its weight and its numbers as a pair.")
     for name, (weight, term) in terms.items():
-        if not isinstance(name, str) or name == "total" or not name:
-            raise UserError(f"A term of a loss has a name, and not total, which is the sum of all; {name!r} is none.")
+        if name == "total" or not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"A term of a loss cannot be called {name!r}: a name has letters, digits, _, - and ., and total is the "
+                f"sum of all."
+            )
         if jnp.ndim(weight) != 0:
             raise UserError(f"The weight of the loss's {name} has the shape {jnp.shape(weight)}; it is one number.")
         if jnp.shape(term) != (num,):

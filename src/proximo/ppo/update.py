@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -109,9 +111,11 @@ def update_group(
     """Learn from the rollout of one group."""
     learner, rates = train.groups[name], current_rates(train, name, config)
     reward, reward_stats, discounted = normalized_rewards(learner, rollout, lanes.discounted, config)
-    samples, critic_carry = training_samples(learner, lanes, rollout, critic_state, reward, policy, config)
-    judged = None if critic_state is None else flatten_lanes(critic_state.seen)
-    params, opt_state, metrics = optimize(train, name, samples, judged, rates, policy, config, recipe)
+    given = (lanes, rollout, critic_state, reward, policy, config)
+    samples, critic_carry = training_samples(learner, *given)
+    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    again = partial(judged_again, learner, *given)
+    params, opt_state, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again)
     learning_rate = learner.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
@@ -127,7 +131,9 @@ def update_group(
         params=params,
         opt_state=opt_state,
         # Only now: the rollout's log-probabilities were those of the old statistics.
-        obs_stats=policy.update_stats(learner.obs_stats, samples.obs, samples.valid, rows(judged, samples.env_row)),
+        obs_stats=policy.update_stats(
+            learner.obs_stats, samples.obs, samples.valid, looked_up(states, samples.env_row)
+        ),
         reward_stats=reward_stats,
         learning_rate=learning_rate,
     )
@@ -162,7 +168,7 @@ def normalized_rewards(
     return scale_rewards(stats, reward), stats, discounted
 
 
-def rows(states: PyTree, env_row: jax.Array | None) -> PyTree:
+def looked_up(states: PyTree, env_row: jax.Array | None) -> PyTree:
     """What critics see besides, of samples: the rows of `states` [T * E, ...] that are theirs. None without any."""
     return None if env_row is None else jax.tree.map(lambda leaf: leaf[env_row], states)
 
@@ -185,16 +191,16 @@ def training_samples(
     the critic's memory at the end."""
     params, stats = learner.params, learner.obs_stats
     steps, num_lanes = reward.shape
-    judged = last = final = env_row = None
+    states = last = final = env_row = None
     if critic_state is not None:
-        judged, final = to_lanes((critic_state.seen, critic_state.final), num_lanes, axis=1)
+        states, final = to_lanes((critic_state.seen, critic_state.final), num_lanes, axis=1)
         last = to_lanes(critic_state.last, num_lanes)
         num_envs = jax.tree.leaves(critic_state.last)[0].shape[0]
         env_row = (jnp.arange(steps * num_lanes, dtype=jnp.int32) // (num_lanes // num_envs)).astype(jnp.int32)
     if policy.recurrent:
-        seen = with_memory(params, stats, lanes.critic_carry, rollout, judged, policy)
+        seen = with_memory(params, stats, lanes.critic_carry, rollout, states, policy)
     else:
-        seen = without_memory(params, stats, lanes.critic_carry, rollout, judged, policy)
+        seen = without_memory(params, stats, lanes.critic_carry, rollout, states, policy)
     _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs, last)
     advantage, target = advantages(
         reward,
@@ -229,6 +235,30 @@ def training_samples(
     return samples, seen.critic_carry
 
 
+Judgement = tuple[jax.Array, jax.Array, jax.Array]
+"""Values, advantages and targets of samples, each [N]."""
+
+
+def judged_again(
+    learner: LearnerState,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    reward: jax.Array,
+    policy: Policy,
+    config: Config,
+    params: PyTree,
+) -> Judgement:
+    """What the critic that `params` hold makes of a rollout that was collected by `learner` as it was."""
+    given = (lanes, rollout, critic_state, reward, policy, config)
+    samples, _ = training_samples(replace(learner, params=params), *given)
+    return judged(samples)
+
+
+def judged(samples: Samples) -> Judgement:
+    return samples.value, samples.advantage, samples.target
+
+
 @struct.dataclass
 class Seen:
     """What the networks make of a rollout, before they learn from it."""
@@ -242,22 +272,22 @@ class Seen:
 
 
 def without_memory(
-    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, judged: PyTree, policy: Policy
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
 ) -> Seen:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
-    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, judged)))
+    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, states)))
     shaped = outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes)
     return Seen(*shaped, critic_carry, critic_carry, None, None)
 
 
 def with_memory(
-    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, judged: PyTree, policy: Policy
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
 ) -> Seen:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
     anew, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
     fresh = jnp.concatenate([jnp.zeros_like(anew[:1]), anew[:-1]])
-    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, fresh, judged)
+    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, fresh, states)
     before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), start, memory)
     last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
     carry = forget(last, anew[-1])
@@ -265,7 +295,7 @@ def with_memory(
 
 
 def final_values(
-    params: PyTree, stats: PyTree, rollout: Rollout, judged: PyTree, memory: PyTree, policy: Policy
+    params: PyTree, stats: PyTree, rollout: Rollout, states: PyTree, memory: PyTree, policy: Policy
 ) -> jax.Array:
     """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
     `memory` [T, L, ...] after the step."""
@@ -275,23 +305,26 @@ def final_values(
         evaluate = lambda: policy.value(params, stats, carry, final_obs, state)[1]  # noqa: E731
         return None, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
 
-    return jax.lax.scan(step, None, (rollout.final_obs, judged, rollout.truncated, memory))[1]
+    return jax.lax.scan(step, None, (rollout.final_obs, states, rollout.truncated, memory))[1]
 
 
 def optimize(
     train: TrainState,
     name: str,
     samples: Samples,
-    judged: PyTree,
+    states: PyTree,
     rates: Rates,
     policy: Policy,
     config: Config,
     recipe: Recipe = BUILT_IN,
+    again: Callable[[PyTree], Judgement] | None = None,
     watch: bool = False,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
-    What critics see besides stands in `judged` [T * E, ...], and is looked up for each minibatch.
+    What critics see besides stands in `states` [T * E, ...], and is looked up for each minibatch.
 
+    With `ppo.recompute_advantages`, samples are judged `again` before each epoch but the first, by the critic as it is
+    then; how likely their actions were stays as it was.
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
     ppo, state = config.ppo, train.groups[name]
@@ -300,14 +333,14 @@ def optimize(
     hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
     standardize = ppo.normalize_advantages == "minibatch"
     critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
-    if samples.memory is not None:
-        samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
-    size = samples.valid.shape[0]
+    rows = in_rows(samples, config)
+    size = rows.valid.shape[0]
 
     def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = learner
         gradients, metrics = jax.grad(minibatch_loss, has_aux=True)(
-            params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize, rows(judged, minibatch.env_row)
+            *(params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize),
+            looked_up(states, minibatch.env_row),
         )
         if watch:
             metrics |= gradient_norms(gradients)
@@ -315,17 +348,20 @@ def optimize(
         learner = descended(optimizer, gradients, opt_state, params, rates.learning, rates.learning * critic_share)
         return learner, metrics
 
-    def minibatches(order: jax.Array) -> Samples:
-        pick = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        shaped: Samples = jax.tree.map(pick, samples)
-        return shaped
-
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
-        learner, metrics = jax.lax.scan(step, learner, minibatches(shuffled(jax.random.fold_in(key, number), size)))
+        order = shuffled(jax.random.fold_in(key, number), size)
+        cut = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
+
+    def rows_of(number: jax.Array, params: PyTree) -> Samples:
+        if again is None or not ppo.recompute_advantages:
+            return rows
+        value, advantage, target = jax.lax.cond(number == 0, lambda: judged(samples), lambda: again(params))
+        return in_rows(replace(samples, value=value, advantage=advantage, target=target), config)
 
     def unfinished(loop: tuple[Any, ...]) -> jax.Array:
         _, number, kl, _ = loop
@@ -333,12 +369,19 @@ def optimize(
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
     learner = (state.params, state.opt_state)
-    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], samples)
+    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], rows)
     zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
     learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
     metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
     return *learner, metrics
+
+
+def in_rows(samples: Samples, config: Config) -> Samples:
+    """What is shuffled: samples, or with memory sequences of them."""
+    if samples.memory is None:
+        return samples
+    return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
 
 
 def gradient_norms(gradients: PyTree) -> Metrics:

@@ -59,8 +59,21 @@ class Checkpoint:
 
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""
+        if "optimizer" in self.config.ppo.own:
+            self._check_optimizer({name: own.opt_state for name, own in types.train.groups.items()})
         state: ProgramState = tensors.filled(types, self.program, self.path)
         return state
+
+    def _check_optimizer(self, types: Any) -> None:
+        """Refuse an optimizer that was handed in and keeps another state than the one whose state was saved."""
+        try:
+            for group, own in types.items():
+                tensors.filled(own, tensors.below(self.program, f"train/groups/{group}/opt_state/"), self.path)
+        except UserError:
+            raise UserError(
+                f"The optimizer that was handed in is not the one that {self.path} was trained with: it keeps another "
+                f"state. Hand in the same again."
+            ) from None
 
 
 def save(

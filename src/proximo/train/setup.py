@@ -18,7 +18,7 @@ from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Behaviour
-from proximo.ppo.recipe import BUILT_IN, Recipe
+from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
 from proximo.presets import find_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.spaces import space_key
@@ -105,6 +105,42 @@ def check_read(config: Any, keywords: Mapping[str, Any], agent: PPOAgent | Agent
                 raise UserError(f"{name} is {held} in the agent that was handed in, and cannot become {asked}.")
 
 
+NOT_ADAM = {"ppo.adam_epsilon", "ppo.max_grad_norm"}
+"""What a user's own optimizer does not read."""
+RATES = {f"ppo.{name}" for name in ("learning_rate", "learning_rate_schedule", "learning_rate_end", "adaptive_kl")}
+RATES |= {"ppo.critic_learning_rate", "ppo.optimizers"}
+"""What it reads if `scale_by_rates` is part of it."""
+
+
+def check_optimizer(config: Any, keywords: Mapping[str, Any], optimizer: Any, agents: Agents) -> None:
+    """Refuse settings of the built-in optimizer that a user named beside one of their own, which does not read them."""
+    named = settings.from_keywords(keywords)
+    if isinstance(config, Mapping):
+        named = settings.from_mapping(config, "config") | named
+    params = next(iter(agents.part("params").values()))
+    unread = NOT_ADAM if follows_rates(optimizer, params) else NOT_ADAM | RATES
+    for name in named:
+        if name in unread:
+            last = " Let proximo.scale_by_rates() be the last of its chain, and it follows." if name in RATES else ""
+            raise UserError(f"{name} has no effect on an optimizer of your own, which is as you made it.{last}")
+
+
+def with_own(config: Config, handed_in: Mapping[str, Any]) -> Config:
+    """`config`, saying which parts of the algorithm were handed in; those that it names must have been."""
+    for name in config.ppo.own:
+        if handed_in[name] is None:
+            raise UserError(
+                f"The {name} is not a built-in one (ppo.own), and no file holds it; hand it in again, as `{name}=` of "
+                f"PPOTrainer or PPOTrainer.resume."
+            )
+    return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, own=named_own(handed_in)))
+
+
+def named_own(handed_in: Mapping[str, Any]) -> tuple[Any, ...]:
+    """As the setting `ppo.own` names it."""
+    return tuple(name for name, part in handed_in.items() if part is not None)
+
+
 def fit_agent(agent: Any, spec: envs.EnvSpec, config: Config) -> None:
     """Let an agent that was made for sizes alone take over the spaces of an environment."""
     if isinstance(agent, PPOAgent) and not spec.groups.many:
@@ -151,6 +187,16 @@ def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
             f"PPOTrainer.resume(run, env)."
         )
     return saved, trouble
+
+
+def check_built_in(saved: Checkpoint, handed_in: Mapping[str, Any]) -> None:
+    """Refuse another loss or optimizer where a run had the built-in ones."""
+    for name, part in handed_in.items():
+        if part is not None and name not in saved.config.ppo.own:
+            raise UserError(
+                f"{saved.path} was trained with the built-in {name}, and goes on with that; leave out `{name}`. A new "
+                f"run, PPOTrainer(agent=..., {name}=...), can begin from its policy."
+            )
 
 
 def is_complete(run: Path, history: History) -> bool:

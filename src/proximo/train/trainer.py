@@ -21,7 +21,9 @@ from proximo.multi_agent.matches import make_matches
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.behaviour import Learners, actors
+from proximo.policy.own import own_parts
 from proximo.ppo.finite import what_broke
+from proximo.ppo.recipe import make_recipe
 from proximo.rollout.evaluate import Evaluator, make_evaluator
 from proximo.rollout.video import check_drawable
 from proximo.seeding import resumed_seed
@@ -40,6 +42,8 @@ from proximo.train.keeper import Keeper
 from proximo.train.program import Given, ProgramState, UpdateReport
 from proximo.train.setup import (
     HELD,
+    check_built_in,
+    check_optimizer,
     check_read,
     check_spaces,
     extended,
@@ -50,6 +54,7 @@ from proximo.train.setup import (
     make_program,
     once_more,
     resolve,
+    with_own,
 )
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
@@ -70,7 +75,8 @@ class PPOTrainer:
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
     are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
     `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md. `verbose` prints the whole block of statistics after every update.
+    docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a transformation of Optax, see
+    docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -79,6 +85,9 @@ class PPOTrainer:
         *,
         agent: PPOAgent | TeamAgent | None = None,
         network: Any = None,
+        distribution: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
         preset: bool = True,
@@ -91,19 +100,25 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config, self._remarks = resolve(given, config, preset, keywords)
         check_read(config, keywords, agent, network)
+        self.recipe = make_recipe(loss, optimizer)
+        self.config = with_own(self.config, {"loss": loss, "optimizer": optimizer})
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
         source = with_groups(source, self.config.agents)
-        if agent is not None and network is not None:
-            raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
+        for name, part in (("network", network), ("distribution", distribution)):
+            if agent is not None and part is not None:
+                raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
         self.env = source
         fit_agent(agent, source.spec, self.config)
-        self._agents = fresh_agents(source.spec, self.config, network) if agent is None else as_agents(agent)
+        own = own_parts(network, distribution)
+        self._agents = fresh_agents(source.spec, self.config, own) if agent is None else as_agents(agent)
         check_spaces(self._agents, source.spec, self.config)
+        if optimizer is not None:
+            check_optimizer(config, keywords, optimizer, self._agents)
         if self.config.track.video:
             check_drawable(source)
-        self.program, self._behaviour = make_program(source, self._agents, self.config)
+        self.program, self._behaviour = make_program(source, self._agents, self.config, self.recipe)
         self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
         if console is not None and verbose:
             raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
@@ -131,20 +146,27 @@ class PPOTrainer:
         steps: int | None = None,
         tracking_uri: str | None = None,
         network: Any = None,
+        distribution: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         console: Console | None = None,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object, and `network` where its networks were. `tracking_uri`
-        is another MLflow than the run's, or that one with user and password, which no file holds.
+        where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
+        `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
+        holds.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.history, steps)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
-        trainer = cls(env, agent=saved.agents(network).public, config=config, out=path, console=console)
+        own = {"loss": loss, "optimizer": optimizer}
+        check_built_in(saved, own)
+        agents = saved.agents(own_parts(network, distribution))
+        trainer = cls(env, agent=agents.public, config=config, out=path, console=console, **own)
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
@@ -236,7 +258,7 @@ class PPOTrainer:
         if self._more:
             self.config = once_more(self._start.config, self._first_config, self._start.history)
             self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
-        self.program, self._behaviour = make_program(self.env, self._agents, self.config)
+        self.program, self._behaviour = make_program(self.env, self._agents, self.config, self.recipe)
         self._evaluators, self._matches = {}, make_matches(self.env, self._behaviour, self.config)
 
     def _open(self, history: History) -> RunStore:
@@ -268,7 +290,7 @@ class PPOTrainer:
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
         not needed by anyone, and may be any.
         """
-        program, behaviour = make_program(self.env, self._agents, self.config)
+        program, behaviour = make_program(self.env, self._agents, self.config, self.recipe)
         with contextlib.closing(program):
             state = program.init(self._given())
             return told(state, program.collect(state), behaviour, self.config)
