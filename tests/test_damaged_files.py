@@ -491,7 +491,7 @@ def test_large_claims_are_refused_without_large_memory(whole, tmp_path):
         forged(whole, "policy", put("observation_space", space), new(f"policy that sees {name}"))
         forged(whole, "policy", put("action_space", space), new(f"policy that does {name}"))
         if name in ("box of 10**12", "many boxes", "discrete of 10**10", "dict 300 deep"):
-            forged(whole, "checkpoint", put("agent/observation_space", space), new(f"checkpoint, {name}"))
+            forged(whole, "checkpoint", put("agents/agent/observation_space", space), new(f"checkpoint, {name}"))
     for name, config in SETTINGS_BOMBS.items():
         forged(whole, "policy", put("config", config), new(f"policy of {name}"))
         forged(whole, "checkpoint", put("config", config), new(f"checkpoint of {name}"))

@@ -1,11 +1,14 @@
 """Counters and windows of a run: averages of the same length are compared, and claims of a goal are decided."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from proximo.config import Config
-from proximo.envs.groups import ONE, one_group
+from proximo.envs.groups import ONE, Group, Groups, one_group
 from proximo.rollout.types import Episodes
 from proximo.settings import build
 from proximo.train.history import History
@@ -53,6 +56,22 @@ def test_windows_that_are_not_full_are_no_best():
     assert returns_of(one) == (1, 12)
     add(one, [6.0], [4.0])
     assert returns_of(one) == (4, 12)
+
+
+def test_returns_of_agents_have_the_names_of_those_agents():
+    """Of two wolves and a hare, who comes first out of a compiled program, by the alphabet."""
+    seen = spaces.Discrete(2)
+    wolves = Groups({"wolf": Group(("w_0", "w_1"), seen, seen), "hare": Group(("h",), seen, seen)}, many=True)
+    members = {"wolf": np.array([[[1.0, 2.0]]]), "hare": np.array([[[6.0]]])}
+    episodes = Episodes(np.ones((1, 1), int), np.array([[3.0]]), np.ones((1, 1), bool), members)
+    one = History(Config(), wolves)
+    one.start_training()
+    one.start_chunk()
+    (row,) = one.add_chunk(
+        [dataclasses.replace(report([0.0]), episodes=jax.device_get(jax.jit(lambda same: same)(episodes)))], {}
+    )
+    named = {name: row[f"recent/{name}/return_mean"] for name in ("agent/w_0", "agent/w_1", "agent/h", "group/wolf")}
+    assert named == {"agent/w_0": 1, "agent/w_1": 2, "agent/h": 6, "group/wolf": 1.5}
 
 
 def test_the_end_and_the_best_are_of_windows_of_one_length():

@@ -13,7 +13,7 @@ from proximo.multi_agent.self_play import make_behaviour
 from proximo.policy.networks import Network
 from proximo.policy.policies import Policies
 from proximo.ppo.update import initial_lanes, initial_train_state, to_lanes, training_samples
-from proximo.rollout.types import CriticState, Experience, Rollout
+from proximo.rollout.types import CriticState, Episodes, Experience, Rollout
 from proximo.settings import build
 
 SEEN, DONE = spaces.Box(-100, 100, (1,), np.float32), spaces.Discrete(2)
@@ -71,9 +71,22 @@ def hunt():
     ],
 )
 def test_rewards_to_learn_from(settings, wolves, hares):
-    prepared, _ = prepare(hunt(), behaviour_of(WOLVES, AgentsConfig(**settings)))
-    np.testing.assert_array_equal(prepared["wolf"].reward, [wolves])
-    np.testing.assert_array_equal(prepared["hare"].reward, [hares])
+    behaviour = behaviour_of(WOLVES, AgentsConfig(**settings))
+    # Compiled too: what comes out of a program has its groups in the order of the alphabet, the hare first.
+    for call in (prepare, jax.jit(prepare, static_argnums=1)):
+        prepared, _ = call(hunt(), behaviour)
+        np.testing.assert_array_equal(prepared["wolf"].reward, [wolves])
+        np.testing.assert_array_equal(prepared["hare"].reward, [hares])
+
+
+def test_a_side_wins_by_the_returns_of_its_own_agents():
+    """The sides are the wolves, who learn in the first environment, and the hare, who does in the second: 2 and 4
+    against 1 is a win of the wolves; 2 and 4 against 3 a draw; in the second environment 0 against 3 is the hare's."""
+    behaviour = behaviour_of(WOLVES, AgentsConfig(selfplay=1.0))
+    members = {"wolf": jnp.array([[[2.0, 4], [0, 0]], [[2, 4], [9, 9]]]), "hare": jnp.array([[[1.0], [3]], [[3], [8]]])}
+    episodes = Episodes(jnp.ones((2, 2), jnp.int32), jnp.zeros((2, 2)), jnp.zeros((2, 2), bool), members)
+    for call in (behaviour.scored, jax.jit(behaviour.scored)):
+        np.testing.assert_array_equal(call(episodes).score, [[1, 1], [0.5, 0]])
 
 
 def test_only_those_learn_who_play_by_the_policies_that_do():

@@ -16,7 +16,7 @@ from proximo.spaces import leaves, pick
 
 
 def agents_of(timestep: Timestep, name: str, groups: Groups) -> np.ndarray:
-    """A field of all agents, group by group, [..., E, A]: lane = env * K + member, so that a reshape is all it takes."""
+    """A field of all agents, group by group, [..., E, A]: lane = env * K + member, so that a reshape is enough."""
     return np.concatenate(
         [
             by_env(getattr(timestep.groups[group], name), about.size, timestep.reset.ndim - 1)

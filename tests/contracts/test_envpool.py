@@ -43,9 +43,9 @@ def test_the_step_after_an_end_is_a_filler():
 
 
 def test_fillers_do_not_make_a_schedule_end_early(tmp_path):
-    """Four environments with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of itself in
-    each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that 640 steps
-    would be without fillers are not the end."""
+    """Four environments with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of
+    itself in each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that
+    640 steps would be without fillers are not the end."""
     settings = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 64, "epochs_per_update": 1, "hidden_sizes": [4]}
     settings |= {"max_steps_per_episode": 7, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
     budget = {"total_timesteps": 640, "eval_frequency": 0, "eval_episodes": 1}
@@ -91,7 +91,7 @@ def test_mistakes():
 
 @pytest.mark.slow
 def test_fillers_count_for_nothing_in_a_run(tmp_path):
-    """Episodes of 5 steps and a filler: of 48 steps per environment, 40 count; training goes on to the steps asked for."""
+    """Episodes of 5 steps and a filler: of 48 steps of each, 40 count; training goes on to the steps asked for."""
     trainer = PPOTrainer(
         "envpool/Pendulum-v1",
         preset=False,

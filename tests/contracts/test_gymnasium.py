@@ -136,10 +136,9 @@ class Optional(host_probes.Walk):
     told = 0
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
         self.number = -1 if options is None else options["number"]
         self.told += options is not None
-        return self._seen()
+        return super().reset(seed=seed)
 
     def step(self, action):
         super().step(action)

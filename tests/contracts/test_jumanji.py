@@ -134,7 +134,8 @@ def random_return(env_id, num_envs=64, steps=16_000):
     @jax.jit
     def play(key):
         state, first = copies.reset(key)
-        return jax.lax.scan(one, (state, lanes(first).action_mask, jnp.zeros(num_envs)), jax.random.split(key, steps))[1]
+        start = (state, lanes(first).action_mask, jnp.zeros(num_envs))
+        return jax.lax.scan(one, start, jax.random.split(key, steps))[1]
 
     returned, ended = jax.device_get(play(jax.random.key(0)))
     return returned[ended].mean()

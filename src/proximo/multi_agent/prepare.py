@@ -72,8 +72,8 @@ def learned_rewards(experience: Experience, behaviour: Behaviour) -> dict[str, j
         return {name: rollout.reward for name, rollout in groups.items()}
     each = lambda field: jnp.concatenate(  # noqa: E731
         [
-            getattr(rollout, field).reshape(rollout.reward.shape[0], -1, policies.groups[name].size)
-            for name, rollout in groups.items()
+            getattr(groups[name], field).reshape(groups[name].reward.shape[0], -1, group.size)
+            for name, group in policies.groups.items()  # in their order: JAX sorts dictionaries
         ],
         axis=-1,
     )

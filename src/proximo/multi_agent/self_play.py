@@ -110,7 +110,8 @@ class SelfPlay(Learners):
         """Episodes with how the learning side did in each: 1 for a win over all other sides, 1/2 for a draw, 0 for a
         loss; -1 in environments without opponents."""
         assert self.sides is not None
-        returns, num_sides = jnp.concatenate(list(episodes.members.values()), axis=-1), len(self.sides)
+        members, num_sides = [episodes.members[name] for name in self.policies], len(self.sides)
+        returns = jnp.concatenate(members, axis=-1)
         means = jnp.stack(
             [returns @ (flags / flags.sum()).astype(np.float32) for flags in self.sides.values()], axis=-1
         )

@@ -210,7 +210,7 @@ def _episode(steps: Iterator[Steps], stop: Callable[[], bool]) -> Steps | None:
         if not np.any([valid.any(1) for valid in part.valid.values()], axis=0).all():
             return None
         found.append(part)
-    return Steps(*jax.tree.map(lambda *parts: np.concatenate(parts), *map(tuple, found)))
+    return Steps(*jax.tree.map(lambda *parts: np.concatenate(parts)[:MAX_STEPS], *map(tuple, found)))
 
 
 def expected(agents: LoggedAgents, steps: Steps) -> list[float] | None:

@@ -118,8 +118,8 @@ def host_frames(env: HostEnv, camera: Camera, given: tuple[Any, ...]) -> Frames:
         try:
             for steps in host_steps(env, *given):
                 end = np.flatnonzero(steps.reset[:, 0])
-                # What was drawn after the end is of the next episode.
-                taken = len(camera.pictures) - (len(steps.reset) - end[0] if len(end) else 0)
+                # What was drawn after the end, at each step and each reset, is of the next episodes.
+                taken = len(camera.pictures) - (len(steps.reset) - end[0] - 1 + len(end) if len(end) else 0)
                 yield from camera.pictures[:taken]
                 if len(end):
                     return

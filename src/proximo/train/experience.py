@@ -11,6 +11,7 @@ from proximo import envs
 from proximo.compiling import jit
 from proximo.config import Config
 from proximo.envs.grouping import with_groups
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 from proximo.multi_agent.prepare import prepare
 from proximo.multi_agent.team_agent import as_agents
@@ -39,7 +40,7 @@ def told(state: ProgramState, experience: Experience, behaviour: Behaviour, conf
         }
 
     found: dict[str, Any] = jax.device_get(jit(each)(state, experience))
-    return found if behaviour.policies.groups.many else next(iter(found.values()))
+    return {name: found[name] for name in behaviour.policies} if behaviour.policies.groups.many else found[ONE]
 
 
 def _told(

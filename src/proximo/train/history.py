@@ -219,7 +219,7 @@ class History:
         return True
 
     def _add(self, report: UpdateReport, elapsed: float) -> Record:
-        finished = finished_episodes(report.episodes)
+        finished = finished_episodes(report.episodes, self.groups)
         self.finished.append(finished)
         self.updates += 1
         self.steps += int(report.num_valid)
@@ -280,12 +280,12 @@ def num_rows(config: Config, groups: Groups) -> int:
     return 3 + len(groups.agents) + bool(config.agents.selfplay)
 
 
-def finished_episodes(episodes: Episodes) -> np.ndarray:
+def finished_episodes(episodes: Episodes, groups: Groups) -> np.ndarray:
     """[3 + A, n] return, length and success of the episodes that finished, in the order they did (time, then
     environment), and the return of each agent; with self-play, then the score."""
     ended = episodes.length > 0
     parts = [part[ended][None] for part in (episodes.episode_return, episodes.length, episodes.success)]
-    parts += [members[ended].T for members in episodes.members.values()]
+    parts += [episodes.members[name][ended].T for name in groups]
     if episodes.score is not None:
         parts.append(episodes.score[ended][None])
     return np.concatenate([part.astype(np.float64) for part in parts])

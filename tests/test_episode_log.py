@@ -8,23 +8,26 @@ import pytest
 from gymnasium import spaces
 
 import probes
-from proximo import PPOAgent, trace
+from proximo import PPOAgent
 from proximo.config import EnvConfig
 from proximo.envs import make
-from proximo.evaluate import make_evaluator
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Learners, actors
 from proximo.policy.normalize import RunningStats
-from proximo.trace import columns
+from proximo.rollout import episode_log
+from proximo.rollout.episode_log import columns
+from proximo.rollout.evaluate import make_evaluator
 
 
-def traced(env, agent=None, seed=3, stop=bool, **keywords):
+def logged(env, agent=None, seed=3, stop=bool, **keywords):
     source = make(env)
     agent = agent or PPOAgent(source.spec.observation_space, source.spec.action_space)
-    return trace.trace(source, agent, EnvConfig(**keywords), seed, stop), agent
+    return episode_log.episode_log(source, Agents.of_one(agent), EnvConfig(**keywords), seed, stop), agent
 
 
 def test_rewards_values_and_actions_of_each_step():
     """The clock is observed before the step, and is the reward after it."""
-    found, agent = traced(probes.Counter(), max_steps_per_episode=4)
+    found, agent = logged(probes.Counter(), max_steps_per_episode=4)
     assert (found["env"], found["seed"], found["length"]) == ("probe/counter", 3, 4)
     assert (found["reward"], found["return"], found["end"]) == ([1.0, 2.0, 3.0, 4.0], 10.0, "truncated")
     seen = np.arange(4, dtype=np.float32)[:, None]
@@ -33,10 +36,10 @@ def test_rewards_values_and_actions_of_each_step():
 
 
 def test_values_are_in_the_units_of_the_rewards_beside_them():
-    plain = traced(probes.Counter(), max_steps_per_episode=4)[0]
+    plain = logged(probes.Counter(), max_steps_per_episode=4)[0]
     scaled = PPOAgent(probes.Counter.observation_space, spaces.Discrete(2))
     scaled.reward_stats = RunningStats(jnp.float32(9), jnp.float32(0), jnp.float32(64.0))
-    found, _ = traced(probes.Counter(), scaled, max_steps_per_episode=4)
+    found, _ = logged(probes.Counter(), scaled, max_steps_per_episode=4)
     np.testing.assert_allclose(found["value"], 8 * np.array(plain["value"]), rtol=1e-4)
 
 
@@ -47,13 +50,13 @@ class Ending(probes.Counter):
 
 
 def test_the_end(monkeypatch):
-    found, whole = traced(Ending())
+    found, whole = logged(Ending())
     assert (found["length"], found["end"]) == (3, "terminated")
-    assert traced(Ending(), whole, stop=lambda: True)[0] is None
-    monkeypatch.setattr(trace, "MAX_STEPS", 2)
-    # An actor alone can be traced too; it expects nothing.
+    assert logged(Ending(), whole, stop=lambda: True)[0] is None
+    monkeypatch.setattr(episode_log, "MAX_STEPS", 2)
+    # An actor alone can be logged too; it expects nothing.
     spaces_of = (whole.policy.observation_space, whole.policy.action_space)
-    found, _ = traced(Ending(), PPOAgent(*spaces_of, whole.config, {"actor": whole.params["actor"]}))
+    found, _ = logged(Ending(), PPOAgent(*spaces_of, whole.config, {"actor": whole.params["actor"]}))
     assert (found["length"], found["end"], found["value"]) == (2, "cut here", None)
 
 
@@ -62,8 +65,10 @@ def test_the_end(monkeypatch):
 def test_it_is_the_first_episode_of_the_evaluation(env):
     if env.startswith("envpool"):
         pytest.importorskip("envpool")
-    found, agent = traced(env, workers=0)
-    played = make_evaluator(make(env), agent.policy, 2, EnvConfig(workers=0), 3)(agent.params, agent.obs_stats)
+    found, agent = logged(env, workers=0)
+    agents = Agents.of_one(agent)
+    evaluator = make_evaluator(make(env), Learners(agents.policies), 2, EnvConfig(workers=0), 3)
+    played = evaluator(actors(agents.groups))
     assert (found["return"], found["length"]) == (played.returns[0], played.lengths[0])
 
 
@@ -72,7 +77,7 @@ def test_masks_are_obeyed():
         def step(self, key, state, action):
             return state, dataclasses.replace(super().step(key, state, action)[1], terminated=jnp.bool_(False))
 
-    found, _ = traced(Long(), max_steps_per_episode=5)
+    found, _ = logged(Long(), max_steps_per_episode=5)
     assert 2 not in found["actions"][0]["values"]
 
 
@@ -89,4 +94,4 @@ def test_actions_become_columns():
         {"name": "keys 1", "choices": [0, 1], "values": [1, 1]},
     ]
     large = columns(spaces.Box(-1, 1, (99,)), np.zeros((2, 99)))
-    assert len(large) == trace.MAX_COLUMNS
+    assert len(large) == episode_log.MAX_COLUMNS
