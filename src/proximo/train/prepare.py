@@ -14,7 +14,7 @@ from proximo.errors import UserError
 from proximo.files import check_inside, read_json
 from proximo.policy.agent import PPOAgent
 from proximo.policy.team_agent import AnyAgent, TeamAgent
-from proximo.ppo.recipe import Recipe, follows_rates
+from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
 from proximo.presets import find_preset, remarks
 from proximo.spaces import space_key
 from proximo.teams import Team
@@ -33,7 +33,9 @@ def make_agent(spec: envs.EnvSpec, config: Config, network: Any) -> AnyAgent:
     return PPOAgent(spec.observation_space, spec.action_space, config, network=network)
 
 
-def make_program(source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config: Config, recipe: Recipe) -> Program:
+def make_program(
+    source: envs.JaxEnv | envs.HostSource, agent: AnyAgent, config: Config, recipe: Recipe = BUILT_IN
+) -> Program:
     """The training program for an environment of either kind."""
     if agent.policy.torso is not None and config.ppo.optimizers == "separate":
         raise UserError(
