@@ -183,7 +183,7 @@ def _carry_out(
     with Interrupt() as interrupt, progress:
         tracker.start()
         try:
-            slots = Slots(missing, out, count, cores, compiled, env, own, progress, interrupt)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own)
             with same_for_all(env):
                 slots.run()
             summary = summarize(plan, out)
@@ -243,9 +243,9 @@ class Slots:
         cores: list[int],
         compiled: set[str],
         env: Any,
-        own: Mapping[str, Any],
         progress: Progress,
         interrupt: Interrupt,
+        own: Mapping[str, Any] = NOTHING,
     ):
         self._waiting = [(shape_of(run.config), run) for run in runs]
         self._at_work: Counter[Hashable] = Counter()
