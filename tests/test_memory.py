@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import probes
 from proximo import PPOAgent, PPOTrainer, settings
-from proximo.config import Config, NetworkConfig, NormalizeConfig
+from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
 from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.policy.networks import Network
@@ -318,12 +318,39 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
 
 
 def test_sequences_must_divide_rollout_and_minibatch():
-    with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64, and null"):
+    with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64\."):
         settings.build({"ppo.sequence_length": 3})
     with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
         settings.build({"ppo.sequence_length": 128})
-    assert Config().sequence_length == 64
-    assert settings.build({"ppo.sequence_length": 16}).sequence_length == 16
+
+
+def sizes(num_envs=8, rollout_length=128, minibatch_size=None, sequence_length=None, memory="gru"):
+    ppo = {"rollout_length": rollout_length, "minibatch_size": minibatch_size, "sequence_length": sequence_length}
+    given = {"env.num_envs": num_envs, "network.memory": memory} | {f"ppo.{name}": size for name, size in ppo.items()}
+    config = settings.build(given)
+    return config.minibatch_size, config.sequence_length
+
+
+def test_with_memory_a_minibatch_is_a_quarter_of_the_update():
+    assert sizes()[0] == 256
+    assert sizes(num_envs=16)[0] == 512
+    assert sizes(num_envs=1, rollout_length=2048)[0] == 512
+    assert sizes(num_envs=3, rollout_length=10)[0] == 10  # 30 samples: a third, since four do not divide them
+    assert sizes(num_envs=6, sequence_length=128)[0] == 256  # six sequences: three minibatches of two
+    assert sizes(minibatch_size=64)[0] == 64
+    assert sizes(memory="none")[0] == 64
+
+
+def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch():
+    assert sizes(num_envs=16)[1] == 128  # four whole rollouts
+    assert sizes()[1] == 64  # halves: two whole ones would be too few
+    assert sizes(num_envs=1, rollout_length=2048)[1] == 128
+    assert sizes(minibatch_size=64)[1] == 16
+    assert sizes(minibatch_size=1024)[1] == 128
+    assert sizes(num_envs=3, rollout_length=10)[1] == 5  # 10 samples: fourths and thirds of 10 are not whole, so halves
+    assert sizes(rollout_length=127)[1] == 127  # a prime number: two whole ones, rather than pieces of one step
+    assert sizes(minibatch_size=64, sequence_length=32) == (64, 32)
+    assert sizes(num_envs=2, rollout_length=1, minibatch_size=2) == (2, 1)
 
 
 def test_sequences_without_memory_are_refused():
