@@ -288,6 +288,34 @@ class LongRecall(Probe):
         return (clock + 1, cue), moved
 
 
+class Errand(Probe):
+    """One of `num_cues` cues is shown at the first of `length` steps; reward 1 if the last action is the cue's own. A
+    dictionary to see, and one action that is always forbidden. Without memory 1 / `num_cues` is the best."""
+
+    def __init__(self, length: int, num_cues: int = 2) -> None:
+        self.name, self.length, self.num_cues = f"errand-{length}-{num_cues}", length, num_cues
+        cue, clock = spaces.Discrete(num_cues + 1, dtype=np.int32), spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.observation_space, self.action_space = spaces.Dict({"cue": cue, "clock": clock}), cue
+        super().__init__()
+
+    def reset(self, key):
+        cue = jax.random.randint(key, (), 1, self.num_cues + 1)
+        return (jnp.int32(0), cue), Transition(obs=self.observe(jnp.int32(0), cue), action_mask=self.mask())
+
+    def mask(self):
+        return jnp.arange(self.num_cues + 1) > 0
+
+    def observe(self, clock, cue):
+        return {"cue": jnp.where(clock == 0, cue, 0), "clock": (clock.astype(jnp.float32) / self.length)[None]}
+
+    def step(self, key, state, action):
+        clock, cue = state
+        last = clock == self.length - 1
+        right = (last & (action == cue)).astype(jnp.float32)
+        moved = Transition(self.observe(clock + 1, cue), reward=right, terminated=last, action_mask=self.mask())
+        return (clock + 1, cue), moved
+
+
 class Everything(Probe):
     """Memory, masks, a dictionary to see and a dictionary to do at once. Four steps; the first shows a cue. At the end
     the choice must be the cue's (worth 1; one of the four is always forbidden, and would cost 10), the switch must be

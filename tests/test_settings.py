@@ -59,7 +59,6 @@ def assign(text):
         ("ppo.value_coef", 0.5),
         ("ppo.max_grad_norm", 0.5),
         ("ppo.epochs_per_update", 10),
-        ("ppo.minibatch_size", 64),
         ("stop.convergence_window", 100),
         ("stop.early_stopping_patience", 10),
         ("stop.target_reward", None),
@@ -73,6 +72,11 @@ def test_default_is_the_contracts(path, default):
     section, name = path.split(".")
     assert to_mapping(build())[section][name] == default
     assert SETTINGS[path].default == default
+
+
+def test_minibatches_are_the_contracts_without_memory():
+    assert build().minibatch_size == 64
+    assert build(assign("ppo.minibatch_size=null")).minibatch_size == 64
 
 
 @pytest.mark.parametrize("path", SETTINGS)

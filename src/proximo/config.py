@@ -23,6 +23,9 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
+MINIBATCH = 64  # samples, without memory
+MINIBATCHES = 4  # of an update, with memory
+SEQUENCES = 4  # of a minibatch, with memory
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
@@ -91,8 +94,11 @@ class PPOConfig:
 
     rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
-    minibatch_size: int = setting(
-        64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1, at_most=MOST_SAMPLES
+    minibatch_size: int | None = setting(
+        None,
+        f"Samples per gradient step; must divide num_envs * rollout_length. null: {MINIBATCH}; with memory a quarter.",
+        at_least=1,
+        at_most=MOST_SAMPLES,
     )
     learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
     learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
@@ -115,7 +121,8 @@ class PPOConfig:
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
     sequence_length: int | None = setting(
         None,
-        "Steps that networks with memory learn through at once; null: as many as divide the rollout and the minibatch.",
+        f"Steps that networks with memory learn through at once; null: as divide the rollout and the minibatch, "
+        f"or a part of that where a minibatch would hold fewer than {SEQUENCES} sequences.",
         at_least=1,
         at_most=MOST,
     )
@@ -333,13 +340,28 @@ class Config:
         return self.env.num_envs * self.ppo.rollout_length
 
     @property
+    def minibatch_size(self) -> int:
+        """Samples per gradient step. With memory they are sequences, which are much alike within: a quarter of all
+        (a third, half, all, where that is what whole sequences allow)."""
+        if self.ppo.minibatch_size is not None:
+            return self.ppo.minibatch_size
+        if self.network.memory == "none":
+            return MINIBATCH
+        sequence = self.ppo.sequence_length or 1
+        return self.frames_per_batch // _most_parts(self.frames_per_batch // sequence, MINIBATCHES)
+
+    @property
     def num_minibatches(self) -> int:
-        return self.frames_per_batch // self.ppo.minibatch_size
+        return self.frames_per_batch // self.minibatch_size
 
     @property
     def sequence_length(self) -> int:
-        """Steps that networks with memory learn through at once."""
-        return self.ppo.sequence_length or math.gcd(self.ppo.rollout_length, self.ppo.minibatch_size)
+        """Steps that networks with memory learn through at once: as many as divide the rollout and the minibatch, cut
+        into equal pieces where a minibatch would otherwise have fewer than `SEQUENCES` of them."""
+        if self.ppo.sequence_length is not None:
+            return self.ppo.sequence_length
+        longest = math.gcd(self.ppo.rollout_length, self.minibatch_size)
+        return longest // _most_parts(longest, -(-SEQUENCES * longest // self.minibatch_size))
 
     @property
     def num_updates(self) -> int:
@@ -347,31 +369,35 @@ class Config:
         return -(-self.train.total_timesteps // self.frames_per_batch)
 
 
+def _most_parts(whole: int, most: int) -> int:
+    """The largest number of equal parts, up to `most`, that `whole` can be cut into."""
+    return next(parts for parts in range(most, 0, -1) if whole % parts == 0)
+
+
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
-    ppo, frames = config.ppo, config.frames_per_batch
+    ppo, frames, minibatch = config.ppo, config.frames_per_batch, config.minibatch_size
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} are {frames:,} samples "
             f"in each update; {MOST_SAMPLES:,} are the most."
         )
-    if frames % ppo.minibatch_size:
+    if frames % minibatch:
         small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
-        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
+        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - minibatch))
         raise UserError(
-            f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "
+            f"ppo.minibatch_size={minibatch} does not divide the {frames} samples of an update "
             f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
             f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
         )
     if ppo.sequence_length is not None:
-        for name in ("rollout_length", "minibatch_size"):
-            if getattr(ppo, name) % ppo.sequence_length:
-                longest = math.gcd(ppo.rollout_length, ppo.minibatch_size)
+        for name, size in (("rollout_length", ppo.rollout_length), ("minibatch_size", minibatch)):
+            if size % ppo.sequence_length:
                 raise UserError(
-                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={getattr(ppo, name)}; the "
-                    f"longest that divides the rollout and the minibatch is {longest}, and null takes that."
+                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={size}; the longest that "
+                    f"divides the rollout and the minibatch is {math.gcd(ppo.rollout_length, minibatch)}."
                 )
-    if ppo.normalize_advantages == "minibatch" and ppo.minibatch_size == 1:
+    if ppo.normalize_advantages == "minibatch" and minibatch == 1:
         raise UserError(
             "ppo.minibatch_size=1 leaves nothing to standardise with ppo.normalize_advantages=minibatch; "
             "use a larger minibatch, or normalize_advantages=batch or none."
