@@ -45,4 +45,5 @@ def main(**settings: Any) -> PPOTrainer:
 if __name__ == "__main__":
     agent = main(total_timesteps=100_000, num_envs=16, minibatch_size=256, gamma=0.9, out="runs/privileged").agent
     right = sum(int(agent.act(sign)) == sign % 2 for sign in range(16))
-    print(f"{right} of 16 signs are answered right; {agent.value(3, critic_state=[1.0]):.2f} is expected with the wind.")
+    expected = agent.value(3, critic_state=[1.0])
+    print(f"{right} of 16 signs are answered right; with the wind the critic expects {expected:.2f}.")

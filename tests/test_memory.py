@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import probes
 from proximo import PPOAgent, PPOTrainer, settings
-from proximo.config import Config, NetworkConfig, NormalizeConfig
+from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
 from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled

@@ -1,6 +1,9 @@
 """Critics that see more than their actors: `critic_state`, of an environment with one agent. And teams of one."""
 
 import json
+import os
+import subprocess
+import sys
 
 import gymnasium
 import jax
@@ -234,6 +237,13 @@ class Alone:
         return TeamTransition(**each, alive={"agent": ~ended})
 
 
+def train_both(path, given):
+    """`Drift` by one agent and by a team of one, in two folders below `path`."""
+    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
+    for name, env in (("one", Drift()), ("team", Alone())):
+        PPOTrainer(env, out=f"{path}/{name}", **given).train()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
@@ -244,16 +254,19 @@ class Alone:
     ids=["normalized", "memory"],
 )
 def test_one_agent_and_a_team_of_one_train_to_the_same_bits(given, tmp_path):
-    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
-    one = PPOTrainer(Drift(), out=tmp_path / "one", **given)
-    team = PPOTrainer(Alone(), out=tmp_path / "team", **given)
-    results = [trainer.train() for trainer in (one, team)]
-    for alone, among in zip(rows(tmp_path / "one"), rows(tmp_path / "team"), strict=True):
+    """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
+    advantages of agents that may be absent are made in one."""
+    code = f"import test_privileged; test_privileged.train_both({str(tmp_path)!r}, {given!r})"
+    env = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    paths = [tmp_path / "one", tmp_path / "team"]
+    for alone, among in zip(*map(rows, paths), strict=True):
         assert alone == {name: among[name] for name in alone}
-    (member,) = team.agent.groups.values()
-    for name in ("params", "obs_stats", "reward_stats"):
-        leaves = (jax.tree.leaves(getattr(agent, name)) for agent in (one.agent, member))
-        for own, other in zip(*leaves, strict=True):
-            np.testing.assert_array_equal(own, other)
-    summaries = [result["final_eval"] for result in results]
-    assert summaries[0] == {name: summaries[1][name] for name in summaries[0]}
+    for file in ("final_actor.safetensors", "final_critic.safetensors"):
+        one, team = (PPOAgent.load(path / "models" / file) for path in paths)
+        for name in ("params", "obs_stats", "reward_stats"):
+            leaves = (jax.tree.leaves(getattr(agent, name)) for agent in (one, team))
+            for own, other in zip(*leaves, strict=True):
+                np.testing.assert_array_equal(own, other)
+    alone, among = (json.loads((path / "result.json").read_text())["final_eval"] for path in paths)
+    assert alone == {name: among[name] for name in alone}

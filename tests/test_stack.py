@@ -210,6 +210,18 @@ def test_each_of_many_agents_sees_its_own_last_observations(kind):
     assert np.asarray(cut.final_obs)[cut.truncated].tolist() == [[2, 3, 4]] * 8
 
 
+@pytest.mark.parametrize("kind", ["compiled", "host"])
+def test_whoever_is_not_on_turn_sees_on(kind):
+    """Three players see the clock of a game of four moves, of which each makes one or two."""
+    source = make(team_probes.Rotation(4) if kind == "compiled" else lambda: zoo_probes.Rotation(4))
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
+    found = inside(source, agents, 2, 6) if kind == "compiled" else on_host(source, agents, EnvConfig(workers=0), 2, 6)
+    assert np.asarray(found.valid)[:, :3].sum(1).tolist() == [1] * 6
+    clocks = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0], [0, 0, 1]]
+    assert np.asarray(found.obs).tolist() == [[stack] * 6 for stack in clocks]
+    assert np.asarray(found.last_obs).tolist() == [[0, 1, 2]] * 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [team_probes.Clocks, zoo_probes.Clocks], ids=["compiled", "host"])
 def test_many_agents_train_with_stacks(env, tmp_path):

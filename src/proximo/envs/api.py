@@ -99,8 +99,8 @@ class Transition:
 class JaxEnv(Protocol):
     """One environment as two pure functions; write one of these to train on an environment of your own.
 
-    `step` does not reset: that is done for all environments at once, and only when some episode ended. Both take a
-    keyword `task` where a curriculum sets one, and are called without it where none does.
+    `step` does not reset: that is done for all environments at once, and only when some episode ended. Both may take a
+    keyword `task`, with a default: they get it where a curriculum sets one, and are called without where none does.
     """
 
     spec: EnvSpec

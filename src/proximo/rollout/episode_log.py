@@ -97,7 +97,8 @@ def compiled_steps(
     first = 0
     while True:
         state, steps = run(env_key, key, chosen, state, np.int32(first))
-        yield jax.tree.map(np.asarray, steps)
+        # Of states nothing is known but that they are JAX's: random keys, for one, are no arrays of NumPy's.
+        yield jax.tree.map(np.asarray, steps._replace(env=None))._replace(env=steps.env)
         first += STEPS_PER_CALL
 
 
@@ -209,7 +210,7 @@ def _episode(steps: Iterator[Steps], stop: Callable[[], bool]) -> Steps | None:
         part = next(steps).until_end()
         if not np.any([valid.any(1) for valid in part.valid.values()], axis=0).all():
             return None
-        found.append(part)
+        found.append(part._replace(env=None))
     return Steps(*jax.tree.map(lambda *parts: np.concatenate(parts)[:MAX_STEPS], *map(tuple, found)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 from proximo.config import EnvConfig, EvalConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv
 from proximo.envs.host.camera import Camera, picture
-from proximo.errors import EnvError, ProximoError, UserError
+from proximo.errors import EnvError, UserError
 from proximo.policy.behaviour import Learners, actors
 from proximo.rollout.episode_log import LoggedAgents, compiled_steps, host_steps
 from proximo.rollout.evaluate import step_limit
@@ -124,13 +123,10 @@ def host_frames(env: HostEnv, camera: Camera, given: tuple[Any, ...]) -> Frames:
                 if len(end):
                     return
                 camera.pictures.clear()
-        except ProximoError:
+        except EnvError:
+            if camera.trouble is not None:
+                raise camera.trouble from None
             raise
-        except Exception as error:
-            raise EnvError(
-                f"The environment {env.spec.id} failed while it was filmed: {type(error).__name__}: {error}.",
-                traceback.format_exc(),
-            ) from None
 
 
 def compiled_frames(env: Any, given: tuple[Any, ...]) -> Frames:

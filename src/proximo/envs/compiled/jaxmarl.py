@@ -8,7 +8,9 @@ that are done before that are dead until the next episode.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import sys
 from typing import Any
 from unittest import mock
 
@@ -24,8 +26,8 @@ from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.errors import UserError
 
-# It greets, and what it imports puts a redirected standard output back.
-with mock.patch("builtins.print"), lenient():
+# It greets, and what it imports puts a redirected standard output back, which is redirected again afterwards.
+with mock.patch("builtins.print"), contextlib.redirect_stdout(sys.stdout), lenient():
     import jaxmarl
     from jaxmarl.environments import spaces as theirs
     from jaxmarl.environments.multi_agent_env import MultiAgentEnv

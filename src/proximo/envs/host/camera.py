@@ -16,6 +16,8 @@ class Camera:
     def __init__(self, env: Any, name: str):
         self.env = env
         self.pictures: list[np.ndarray] = []
+        self.trouble: UserError | None = None
+        """Why there is no picture; whoever steps it takes that for a failure of the environment."""
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
@@ -23,13 +25,20 @@ class Camera:
 
     def reset(self, **given: Any) -> Any:
         answer = self.env.reset(**given)
-        self.pictures.append(drawn(self.env, self._name))
+        self._take()
         return answer
 
     def step(self, action: Any) -> Any:
         answer = self.env.step(action)
-        self.pictures.append(drawn(self.env, self._name))
+        self._take()
         return answer
+
+    def _take(self) -> None:
+        try:
+            self.pictures.append(drawn(self.env, self._name))
+        except UserError as error:
+            self.trouble = error
+            raise
 
 
 def drawn(env: Any, name: str) -> np.ndarray:
