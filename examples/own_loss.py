@@ -10,10 +10,10 @@ import sys
 from typing import Any
 
 import jax.numpy as jnp
-from proximo.ppo.rollout import Samples
 
 from proximo import PPOTrainer, clip_loss
 from proximo.ppo.loss import Hyper, Outputs, Terms
+from proximo.ppo.samples import Samples
 
 
 def spo_loss(outputs: Outputs, samples: Samples, hyper: Hyper) -> Terms:

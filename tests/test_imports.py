@@ -38,8 +38,8 @@ ALLOWED = {
     "rollout": "compiling config errors seeding spaces summary track envs policy",
     "ppo": "config errors seeding spaces policy rollout",
     "multi_agent": "compiling config errors spaces tensors envs policy rollout ppo",
-    "train": "compiling config errors files processes seeding settings spaces presets summary tensors track envs policy "
-    "rollout ppo multi_agent",
+    "train": "compiling config errors files processes seeding settings spaces presets summary tensors track envs "
+    "policy rollout ppo multi_agent",
     "run": "config errors files settings track envs policy multi_agent train",
     "pyfunc": "policy",
     "tables": "printing settings track experiment",
