@@ -111,7 +111,7 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
         ]
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from None
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
         raise UserError(f"{file} is damaged: it must list `runs` with path, trial, env and seed.") from None
     if not plan:
         raise UserError(f"{file} lists no runs.")
