@@ -121,7 +121,7 @@ def _kept(moved: Moved) -> Steps:
 def host_steps(
     env: HostEnv, behaviour: Behaviour, chosen: PyTree, config: EnvConfig, seed: int, key: jax.Array | None
 ) -> Iterator[Steps]:
-    """The same of a host environment, of which `env` is one. Nothing is stepped beyond the end of its episode."""
+    """The same of a host environment, of which `env` is one; of what follows the end of its episode at most a step."""
     policies = behaviour.policies
     runner = HostRunner(env, behaviour, STEPS_PER_CALL, chosen, config.frame_stack)
     state, first = runner.start(seed + EVALUATION_OFFSET), 0
