@@ -191,6 +191,11 @@ def test_where_there_is_nothing(tmp_path):
         (tmp_path / "experiment.json").write_text(f'{{"runs": [{run}]}}')
         with pytest.raises(UserError, match=r"experiment\.json is damaged"):
             gather([tmp_path])
+    for path in ("../a", "/runs/a", r"runs/a\ud800"):  # outside of the folder, or not a name that a file can have
+        run = f'{{"path": "{path}", "trial": "a", "env": "x", "seed": 0}}'
+        (tmp_path / "experiment.json").write_text(f'{{"runs": [{run}]}}')
+        with pytest.raises(UserError, match="which is not one of an experiment"):
+            gather([tmp_path])
     (tmp_path / "experiment.json").write_text('{"runs": []}')
     with pytest.raises(UserError, match="no runs"):
         gather([tmp_path])

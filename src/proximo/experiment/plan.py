@@ -279,7 +279,12 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _loaded(run: dict[str, Any], out: Path) -> PlannedRun:
     config = settings.build(settings.from_mapping(run["settings"], str(out / PLAN)))
     overrides = settings.from_mapping(run["overrides"], str(out / PLAN))
-    folder = str(run["path"])
+    return PlannedRun(str(run["trial"]), overrides, config, run_folder(run["path"], out))
+
+
+def run_folder(path: Any, out: Path) -> str:
+    """The folder of a run, as the plan in `out` names it; one that no experiment has made is refused."""
+    folder = str(path)
     if not re.fullmatch(r"runs/[\w.=+-]+", folder) or ".." in folder:
         raise UserError(f"{out / PLAN} names the folder {folder!r}, which is not one of an experiment.")
-    return PlannedRun(str(run["trial"]), overrides, config, folder)
+    return folder

@@ -97,7 +97,8 @@ class Policy:
         self.distribution = (parts.distribution or build_distribution)(action_space, network)
         if parts.distribution is not None:
             check_distribution(self.distribution, action_space)
-        self._normalize = normalize.observations and bool(self.adapter.continuous.any())
+        measured = bool(self.adapter.continuous.any() or self.critic_adapter.continuous.any())
+        self._normalize = normalize.observations and measured
         num_params, num_log_std = self.distribution.num_params, self.distribution.num_log_std
         own_network = parts.network is not None
         made = own_networks(parts.network, self) if own_network else build_networks(network, num_params, num_log_std)
