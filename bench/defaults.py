@@ -31,15 +31,13 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"
-ONE_CORE = "time" not in sys.argv[1:2]
-if ONE_CORE:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.update({} if "time" in sys.argv else {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"})
 
 import gymnasium
 import numpy as np
 import yaml
 
+ONE_CORE = "time" not in sys.argv
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # where raw_units is found, in worker processes too
 DOCS = HERE.parent / "docs"
@@ -141,6 +139,8 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
         finish = trainer._finish
         trainer._finish = lambda *rest: ended.append((time.perf_counter(), cpu_seconds())) or finish(*rest)
         result = trainer.train()
+    if trainer.interrupted_by is not None:
+        sys.exit(128 + trainer.interrupted_by)
     played = result["final_eval"]
     return {
         "score": played["return_mean"],
@@ -158,8 +158,8 @@ def cpu_seconds() -> float:
 
 
 def train_sb3(env: str, about: dict[str, Any], seed: int) -> dict[str, Any]:
-    """PPO as Stable-Baselines3 makes it: one environment, all settings its own. On networks this small one thread is its
-    fastest setting (bench/host.py tries them)."""
+    """PPO as Stable-Baselines3 makes it: one environment, all settings its own. One thread is its fastest setting on
+    networks this small (bench/host.py tries them)."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.evaluation import evaluate_policy

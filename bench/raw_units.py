@@ -11,7 +11,7 @@ DEGREES = 180 / np.pi
 
 
 def scaled(env: gymnasium.Env, factors: np.ndarray, reward: float) -> gymnasium.Env:
-    """`env` with observations times `factors` and rewards times `reward`; nothing is said of the observations' bounds."""
+    """`env` with observations times `factors` and rewards times `reward`; bounds of observations are not said."""
     space = gymnasium.spaces.Box(-np.inf, np.inf, factors.shape, np.float32)
     env = TransformObservation(env, lambda obs: (obs * factors).astype(np.float32), space)
     return TransformReward(env, lambda value: float(value) * reward)
