@@ -25,7 +25,7 @@ ALLOWED = {
     "spaces": "",
     "printing": "credentials errors",
     "teams": "spaces",
-    "presets": "settings",
+    "presets": "config errors settings",
     "seeding": "errors",
     "config": "errors",
     "yaml_file": "errors files",

@@ -36,11 +36,16 @@ def setting(
     above: float | None = None,
     most: int | None = None,
     address: bool = False,
+    by_action: tuple[float, float] | None = None,
 ) -> Any:
     """Declare a setting: its default, what it does, the range it must lie in, and how many may be listed. An `address`
-    is kept without the user and the password in it."""
+    is kept without the user and the password in it. With `by_action` the default is `auto`: the first of these where
+    all actions are discrete, the second where some are continuous; `settings.settle` takes it."""
+    if by_action is not None:
+        discrete, continuous = by_action
+        help = f"{help} auto: {discrete:g} for discrete actions, {continuous:g} where some are continuous."
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "most": most}
-    metadata = {"help": help, "address": address} | limits
+    metadata = {"help": help, "address": address, "by_action": by_action} | limits
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -109,7 +114,9 @@ class PPOConfig:
     clip_value: float | None = setting(
         None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
     )
-    entropy_coef: float = setting(0.01, "Weight of the entropy bonus.", at_least=0)
+    entropy_coef: Literal["auto"] | float = setting(
+        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.01)
+    )
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
     entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)

@@ -378,6 +378,18 @@ def _collecting(config: Config, frames: int) -> Config:
     return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, rollout_length=steps))
 
 
+def settle(config: Config, continuous: bool) -> Config:
+    """`config` with a value wherever `auto` stands for one that depends on the actions: whether some are continuous."""
+    for declared in SETTINGS.values():
+        section, _, name = declared.path.partition(".")
+        by_action = declared.metadata.get("by_action")
+        if by_action is not None and getattr(inner := getattr(config, section), name) == "auto":
+            config = dataclasses.replace(
+                config, **{section: dataclasses.replace(inner, **{name: by_action[continuous]})}
+            )
+    return config
+
+
 def to_mapping(config: Config) -> dict[str, Any]:
     """The configuration as plain nested values, as YAML and JSON take them."""
 

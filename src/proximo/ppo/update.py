@@ -122,6 +122,7 @@ def current_rates(state: TrainState, config: Config) -> Rates:
     """Learning rate, clip range and entropy weight of the update about to be made. They follow the steps taken, out of
     `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
     ppo, taken = config.ppo, state.env_steps
+    assert not isinstance(ppo.entropy_coef, str), "settings.settle was not asked"
     batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
     progress = jnp.minimum(batches / config.num_updates, 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)

@@ -22,6 +22,8 @@ from proximo.ppo.team import broken_all, initial_state
 from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState
 from proximo.seeding import shared_with_evaluation
+from proximo.settings import settle
+from proximo.spaces import has_continuous
 from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
 
 Tree = Any
@@ -40,7 +42,7 @@ class HostProgram:
     def __init__(self, source: HostSource, policy: AnyPolicy, config: Config):
         self.source = source
         self.policy = policy
-        self.config = config
+        self.config = config = settle(config, has_continuous(policy.action_space))
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}
         self._env: HostEnv | None = None

@@ -25,6 +25,8 @@ from proximo.ppo.rollout import Episodes, Rollout
 from proximo.ppo.team import broken_all, initial_state, update_all, with_scores
 from proximo.ppo.traced import Numbers, joined, split
 from proximo.ppo.update import TrainState
+from proximo.settings import settle
+from proximo.spaces import has_continuous
 
 Tree = Any
 MAX_CHUNK = 64
@@ -107,7 +109,7 @@ class CompiledProgram:
     def __init__(self, env: CompiledEnv, policy: AnyPolicy, config: Config):
         self.env = env
         self.policy = policy
-        self.config = config
+        self.config = config = settle(config, has_continuous(policy.action_space))
         lanes = config.ppo.rollout_length * env.num_lanes
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
         self.notices: list[str] = []

@@ -22,9 +22,11 @@ from proximo.matches import Matches
 from proximo.policy.team import TeamPolicy
 from proximo.policy.team_agent import AnyAgent
 from proximo.ppo.finite import WATCHED
+from proximo.presets import find_preset, without_preset
 from proximo.record import check_drawable
 from proximo.seeding import resumed_seed
-from proximo.settings import build
+from proximo.settings import build, settle
+from proximo.spaces import has_continuous
 from proximo.summary import as_rewards
 from proximo.track.console import Console, Display, Messages
 from proximo.track.store import RUNS, RunStore, default_directory, versions
@@ -51,6 +53,7 @@ from proximo.train.prepare import (
 from proximo.train.program import ProgramState, UpdateReport
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
@@ -66,9 +69,9 @@ class PPOTrainer:
 
     `env` is an id, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium environments, or a
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
-    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
-    `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md. `verbose` prints the whole block of statistics after every update.
+    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the
+    name of another one: `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network`
+    are networks of your own, see docs/networks.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class PPOTrainer:
         network: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
-        preset: bool = True,
+        preset: bool | str = True,
         verbose: bool = False,
         console: Console | None = None,
         **keywords: Any,
@@ -95,6 +98,9 @@ class PPOTrainer:
         source = envs.stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
         if agent is not None and network is not None:
             raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
+        self.config = settle(self.config, has_continuous(source.spec.action_space))
+        if preset is True and config is None and agent is None and not find_preset(self.config.env.id):
+            self._remarks.append(without_preset(self.config, CHANGED))
         self.env = source
         self.agent = agent or make_agent(source.spec, self.config, network)
         check_spaces(self.agent, source.spec)
