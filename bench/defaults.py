@@ -9,8 +9,8 @@
 `bench/defaults.yaml` names environments, budgets and candidates. Each run that is done appends a line to
 `docs/defaults/results.jsonl`; what stands there is never trained again, so every command goes on where it was stopped.
 A score is the mean return of the final policy over 20 deterministic episodes (10 on the half for choosing), on
-environments of their own. Scores do not depend on processes and threads, so all of this runs on one core, to share a
-machine well; `time` measures seconds, with each side as a user would run it.
+environments of their own. Scores do not depend on processes and threads, so each run stays on one core, to share a
+machine well, and is timed like that: by the clock, and in processor seconds, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -31,13 +32,12 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"
-os.environ.update({} if "time" in sys.argv else {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"})
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 import gymnasium
 import numpy as np
 import yaml
 
-ONE_CORE = "time" not in sys.argv
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # where raw_units is found, in worker processes too
 DOCS = HERE.parent / "docs"
@@ -86,16 +86,13 @@ def keep(row: dict[str, Any]) -> None:
 
 
 def todo(names: list[str], half: str, seeds: int, only_envs: list[str] | None) -> Iterator[tuple[str, str, int]]:
-    """What is not trained yet, environment by environment, so that runs that share a program follow each other."""
+    """What is not trained yet; with each seed all environments, so that what is there at any time is balanced."""
     done = {(row["candidate"], row["env"], row["seed"]) for row in results()}
-    for name in names:
+    for name, seed, (env, about) in itertools.product(names, range(0, seeds * SPACING, SPACING), ENVIRONMENTS.items()):
         kind = None if name == SB3 else candidates()[name][0]
-        for env, about in ENVIRONMENTS.items():
-            if about["half"] != half or kind not in (None, about["action"]) or (only_envs and env not in only_envs):
-                continue
-            for seed in range(0, seeds * SPACING, SPACING):
-                if (name, env, seed) not in done:
-                    yield name, env, seed
+        fits = about["half"] == half and kind in (None, about["action"]) and (not only_envs or env in only_envs)
+        if fits and (name, env, seed) not in done:
+            yield name, env, seed
 
 
 def train_all(runs: Iterator[tuple[str, str, int]]) -> None:
@@ -129,10 +126,8 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
         "env.max_steps_per_episode": about.get("max_steps"),
         "checkpoint.num_checkpoints": 0,
         "seed": seed,
-        "env.workers": 0 if ONE_CORE else "auto",
+        "env.workers": 1 if env.startswith("envpool/") else 0,
     }
-    if env.startswith("envpool/"):
-        shared["env.workers"] = 1 if ONE_CORE else "auto"
     began, cpu, ended = time.perf_counter(), cpu_seconds(), []
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
@@ -201,7 +196,8 @@ def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
 
 
 class Vectors(gymnasium.ObservationWrapper):
-    """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out."""
+    """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since some
+    (`values`) are taken in the modules of PyTorch."""
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
@@ -212,12 +208,13 @@ class Vectors(gymnasium.ObservationWrapper):
             key: spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), np.float32)
             for key, space in self._boxes.items()
         }
-        self.observation_space = spaces.Dict(kept | vectors)
+        self._names = {f"{key}_": key for key in kept | vectors}
+        self.observation_space = spaces.Dict({f"{key}_": space for key, space in (kept | vectors).items()})
 
     def observation(self, observation: Any) -> Any:
         return {
-            key: np.asarray(observation[key], np.float32).reshape(-1) if key in self._boxes else observation[key]
-            for key in self.observation_space
+            name: np.asarray(observation[key], np.float32).reshape(-1) if key in self._boxes else observation[key]
+            for name, key in self._names.items()
         }
 
 
@@ -305,7 +302,8 @@ def main() -> None:
     if given.command == "report":
         import defaults_report
 
-        defaults_report.write(ENVIRONMENTS, results())
+        chosen = {name: values for name, (_, values) in candidates().items()}
+        defaults_report.write(ENVIRONMENTS, results(), PLAN["chosen"], chosen)
         return
     names = given.only or list(PLAN["rounds"][given.round] if given.round else candidates())
     if given.command == "sb3":
