@@ -196,8 +196,8 @@ def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
 
 
 class Vectors(gymnasium.ObservationWrapper):
-    """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since some
-    (`values`) are taken in the modules of PyTorch."""
+    """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since
+    some (`values`) are taken in the modules of PyTorch."""
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
