@@ -691,6 +691,6 @@ def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that()
     discrete, continuous = entropy.metadata["by_action"]
     assert settle(Config(ppo=section), continuous=False).ppo.entropy_coef == discrete
     assert settle(Config(ppo=section), continuous=True).ppo.entropy_coef == continuous
-    given = Config(ppo=PPOConfig(entropy_coef=0.3))
+    given = Config(ppo=PPOConfig(entropy_coef=0.3, minibatch_size=32))
     assert settle(given, continuous=True) is given
     assert f"auto: {discrete:g} for discrete actions, {continuous:g} where some" in entropy.metadata["help"]

@@ -23,6 +23,7 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
+MINIBATCH = 64  # the largest that is taken where the size is left open
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
@@ -96,8 +97,11 @@ class PPOConfig:
 
     rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
-    minibatch_size: int = setting(
-        64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1, at_most=MOST_SAMPLES
+    minibatch_size: Literal["auto"] | int = setting(
+        "auto",
+        f"Samples per gradient step; must divide num_envs * rollout_length. auto: the most that do, up to {MINIBATCH}.",
+        at_least=1,
+        at_most=MOST_SAMPLES,
     )
     learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
     learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
@@ -333,13 +337,21 @@ class Config:
         return self.env.num_envs * self.ppo.rollout_length
 
     @property
+    def minibatch_size(self) -> int:
+        """Samples per gradient step: as set, or the most that divide a batch, up to `MINIBATCH`."""
+        if isinstance(self.ppo.minibatch_size, int):
+            return self.ppo.minibatch_size
+        frames = self.frames_per_batch
+        return next(size for size in range(min(MINIBATCH, frames), 0, -1) if frames % size == 0)
+
+    @property
     def num_minibatches(self) -> int:
-        return self.frames_per_batch // self.ppo.minibatch_size
+        return self.frames_per_batch // self.minibatch_size
 
     @property
     def sequence_length(self) -> int:
         """Steps that networks with memory learn through at once."""
-        return self.ppo.sequence_length or math.gcd(self.ppo.rollout_length, self.ppo.minibatch_size)
+        return self.ppo.sequence_length or math.gcd(self.ppo.rollout_length, self.minibatch_size)
 
     @property
     def num_updates(self) -> int:
@@ -349,29 +361,29 @@ class Config:
 
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
-    ppo, frames = config.ppo, config.frames_per_batch
+    ppo, frames, size = config.ppo, config.frames_per_batch, config.minibatch_size
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} are {frames:,} samples "
             f"in each update; {MOST_SAMPLES:,} are the most."
         )
-    if frames % ppo.minibatch_size:
+    if frames % size:
         small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
-        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
+        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - size))
         raise UserError(
-            f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "
+            f"ppo.minibatch_size={size} does not divide the {frames} samples of an update "
             f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
             f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
         )
     if ppo.sequence_length is not None:
-        for name in ("rollout_length", "minibatch_size"):
-            if getattr(ppo, name) % ppo.sequence_length:
-                longest = math.gcd(ppo.rollout_length, ppo.minibatch_size)
+        for name, length in (("rollout_length", ppo.rollout_length), ("minibatch_size", size)):
+            if length % ppo.sequence_length:
+                longest = math.gcd(ppo.rollout_length, size)
                 raise UserError(
-                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={getattr(ppo, name)}; the "
+                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={length}; the "
                     f"longest that divides the rollout and the minibatch is {longest}, and null takes that."
                 )
-    if ppo.normalize_advantages == "minibatch" and ppo.minibatch_size == 1:
+    if ppo.normalize_advantages == "minibatch" and size == 1:
         raise UserError(
             "ppo.minibatch_size=1 leaves nothing to standardise with ppo.normalize_advantages=minibatch; "
             "use a larger minibatch, or normalize_advantages=batch or none."

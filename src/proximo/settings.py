@@ -379,7 +379,8 @@ def _collecting(config: Config, frames: int) -> Config:
 
 
 def settle(config: Config, continuous: bool) -> Config:
-    """`config` with a value wherever `auto` stands for one that depends on the actions: whether some are continuous."""
+    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, and by other
+    settings. What decides otherwise while a run goes on (`env.workers`, `track.log_frequency`) stays as it is."""
     for declared in SETTINGS.values():
         section, _, name = declared.path.partition(".")
         by_action = declared.metadata.get("by_action")
@@ -387,6 +388,8 @@ def settle(config: Config, continuous: bool) -> Config:
             config = dataclasses.replace(
                 config, **{section: dataclasses.replace(inner, **{name: by_action[continuous]})}
             )
+    if config.ppo.minibatch_size == "auto":
+        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=config.minibatch_size))
     return config
 
 
