@@ -95,12 +95,16 @@ def candidates_table(candidates: dict[str, Any]) -> str:
     return lines(("candidate", "over the documents' values"), *((name, changes(v)) for name, v in candidates.items()))
 
 
+def number(score: float) -> str:
+    return f"{score:,.0f}" if abs(score) >= 100 else f"{score:.2f}"
+
+
 def choosing_table(rows: Rows, envs: list[str]) -> str:
     scores = by_candidate(rows, envs)
     head = ("candidate", *(f"`{env.rpartition(':')[2]}`" for env in envs), "over the documents'")
     body = []
     for name, found in scores.items():
-        cells = [", ".join(f"{score:.3g}" for score in found.get(env, ())) or "-" for env in envs]
+        cells = ["; ".join(map(number, found.get(env, ()))) or "-" for env in envs]
         said = None if name == OLD else against(found, scores[OLD])
         body.append((name, *cells, "-" if said is None else in_words(said)))
     return lines(head, *body)
@@ -109,7 +113,7 @@ def choosing_table(rows: Rows, envs: list[str]) -> str:
 def scores_table(rows: Rows, envs: list[str], names: list[str]) -> str:
     scores = by_candidate(rows, envs)
     cells = (
-        (f"`{env}`", *(", ".join(f"{s:.4g}" for s in scores.get(name, {}).get(env, ())) or "-" for name in names))
+        (f"`{env}`", *("; ".join(map(number, scores.get(name, {}).get(env, ()))) or "-" for name in names))
         for env in envs
     )
     return lines(("environment", *names), *cells)
