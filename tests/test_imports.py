@@ -24,7 +24,7 @@ ALLOWED = {
     "processes": "",
     "spaces": "",
     "printing": "credentials errors",
-    "presets": "settings",
+    "presets": "config errors settings",
     "seeding": "errors",
     "config": "errors",
     "yaml_file": "errors files",

@@ -17,6 +17,7 @@ SMALL = {"num_envs": 4, "rollout_length": 8, "minibatch_size": 8, "epochs_per_up
 BUSY = {  # settings with which every number matters
     "ppo.learning_rate_schedule": "linear",
     "ppo.clip_epsilon_schedule": "linear",
+    "ppo.entropy_coef": 0.01,
     "ppo.entropy_coef_schedule": "cosine",
     "ppo.optimizers": "separate",
     "ppo.critic_learning_rate": 1e-3,

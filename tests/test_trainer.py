@@ -582,3 +582,24 @@ def test_wrong_environments_are_refused():
         PPOTrainer(env=object())
     with pytest.raises(UserError, match=r"Proximo calls it ppo\.clip_epsilon"):
         PPOTrainer(env="gymnax/CartPole-v1", clip_range=0.2)
+
+
+@pytest.mark.parametrize(("env", "kind"), [("gymnax/CartPole-v1", 0), ("gymnax/Pendulum-v1", 1)])
+def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
+    made = trainer(tmp_path / "run", env)
+    assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
+    assert made.program.config == made.config
+
+
+def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path):
+    def told(env, **given):
+        return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._remarks
+
+    (said,) = told("gymnax/MountainCar-v0")
+    assert said.startswith("gymnax/MountainCar-v0 has no preset: it is trained with the defaults (4 x 16 steps")
+    assert told("gymnax/MountainCar-v0", preset=False) == []
+    assert told("gymnax/MountainCar-v0", config={"ppo.gamma": 0.9}) == []
+    (tuned,) = told("gymnax/CartPole-v1")
+    assert tuned.startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out)")
+    (named,) = told("gymnax/CartPole-v1", preset="documents")
+    assert named.startswith("Preset for documents (preset=False leaves it out): env.num_envs=8")

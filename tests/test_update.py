@@ -35,7 +35,7 @@ act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
 def config_with(**keywords):
     small = {"num_envs": L, "rollout_length": T, "minibatch_size": 2, "epochs_per_update": 3, "total_timesteps": 10 * N}
-    plain = {"normalize_advantages": "none", "normalize_observations": True}
+    plain = {"normalize_advantages": "none", "normalize_observations": True, "entropy_coef": 0.01}
     return build(from_keywords(small | plain | keywords))
 
 

@@ -23,7 +23,7 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
-MINIBATCH = 64  # samples, without memory
+MINIBATCH = 64  # samples: the most that are taken where the size is left open, without memory
 MINIBATCHES = 4  # of an update, with memory
 SEQUENCES = 4  # of a minibatch, with memory
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
@@ -39,11 +39,16 @@ def setting(
     above: float | None = None,
     most: int | None = None,
     address: bool = False,
+    by_action: tuple[float, float] | None = None,
 ) -> Any:
     """Declare a setting: its default, what it does, the range it must lie in, and how many may be listed. An `address`
-    is kept without the user and the password in it."""
+    is kept without the user and the password in it. With `by_action` the default is `auto`: the first of these where
+    all actions are discrete, the second where some are continuous; `settings.settle` takes it."""
+    if by_action is not None:
+        discrete, continuous = by_action
+        help = f"{help} auto: {discrete:g} for discrete actions, {continuous:g} where some are continuous."
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "most": most}
-    metadata = {"help": help, "address": address} | limits
+    metadata = {"help": help, "address": address, "by_action": by_action} | limits
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -94,9 +99,10 @@ class PPOConfig:
 
     rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
-    minibatch_size: int | None = setting(
-        None,
-        f"Samples per gradient step; must divide num_envs * rollout_length. null: {MINIBATCH}; with memory a quarter.",
+    minibatch_size: Literal["auto"] | int = setting(
+        "auto",
+        f"Samples per gradient step; must divide num_envs * rollout_length. auto: the most that do, up to {MINIBATCH}; "
+        f"with memory a quarter of them.",
         at_least=1,
         at_most=MOST_SAMPLES,
     )
@@ -115,7 +121,9 @@ class PPOConfig:
     clip_value: float | None = setting(
         None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
     )
-    entropy_coef: float = setting(0.01, "Weight of the entropy bonus.", at_least=0)
+    entropy_coef: Literal["auto"] | float = setting(
+        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.01)
+    )
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
     entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
@@ -341,14 +349,15 @@ class Config:
 
     @property
     def minibatch_size(self) -> int:
-        """Samples per gradient step. With memory they are sequences, which are much alike within: a quarter of all
-        (a third, half, all, where that is what whole sequences allow)."""
-        if self.ppo.minibatch_size is not None:
+        """Samples per gradient step: as set, or the most that divide a batch, up to `MINIBATCH`. With memory they are
+        sequences, which are much alike within: a quarter of all (a third, half, all, where that is what whole sequences
+        allow)."""
+        if isinstance(self.ppo.minibatch_size, int):
             return self.ppo.minibatch_size
+        frames = self.frames_per_batch
         if self.network.memory == "none":
-            return MINIBATCH
-        sequence = self.ppo.sequence_length or 1
-        return self.frames_per_batch // _most_parts(self.frames_per_batch // sequence, MINIBATCHES)
+            return next(size for size in range(min(MINIBATCH, frames), 0, -1) if frames % size == 0)
+        return frames // _most_parts(frames // (self.ppo.sequence_length or 1), MINIBATCHES)
 
     @property
     def num_minibatches(self) -> int:

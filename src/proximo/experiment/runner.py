@@ -99,7 +99,7 @@ def run_multiple_experiments(
     seeds: int | Sequence[int] = 5,
     config: Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,
-    preset: bool = True,
+    preset: bool | str = True,
     jobs: int | None = None,
     progress: Progress | None = None,
     loss: Any = None,

@@ -144,6 +144,7 @@ def current_rates(train: TrainState, name: str, config: Config) -> Rates:
     """Learning rate, clip range and entropy weight of the update that a group is about to make. They follow the steps
     taken, out of `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
     ppo, taken = config.ppo, train.env_steps
+    assert not isinstance(ppo.entropy_coef, str), "settings.settle was not asked"
     batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
     progress = jnp.minimum(batches / config.num_updates, 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)

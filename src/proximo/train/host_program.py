@@ -33,6 +33,7 @@ from proximo.train.program import (
     fresh,
     learn,
     rollout_noise,
+    settled,
     unstacked,
 )
 
@@ -51,7 +52,7 @@ class HostProgram:
     def __init__(self, source: HostSource, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.source = source
         self.behaviour = behaviour
-        self.config = config
+        self.config = config = settled(config, behaviour)
         self.recipe = recipe
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}

@@ -29,6 +29,8 @@ from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.episodes import env_valid
 from proximo.rollout.types import Episodes, Experience, RunnerState
 from proximo.seeding import reset_key
+from proximo.settings import settle
+from proximo.spaces import has_continuous
 
 MAX_CHUNK = 64
 MAX_CHUNK_EPISODES = 2**20
@@ -112,7 +114,7 @@ class CompiledProgram:
 
     def __init__(self, env: CompiledEnv, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.behaviour = behaviour
-        self.config = config
+        self.config = config = settled(config, behaviour)
         self.recipe = recipe
         self.runner = CompiledRunner(env, behaviour, config.env.frame_stack)
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // config.frames_per_batch))
@@ -187,6 +189,12 @@ class CompiledProgram:
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), reports, report)
 
         return jax.lax.fori_loop(0, num_updates, step, (state, reports))
+
+
+def settled(config: Config, behaviour: Behaviour) -> Config:
+    """`config` with what it leaves to the kind of actions."""
+    groups = behaviour.policies.groups.values()
+    return settle(config, any(has_continuous(group.action_space) for group in groups))
 
 
 def fresh(behaviour: Behaviour) -> Given:

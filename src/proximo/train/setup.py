@@ -19,7 +19,7 @@ from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Behaviour
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
-from proximo.presets import find_preset, remarks
+from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
@@ -63,7 +63,7 @@ def make_program(
 
 
 def resolve(
-    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool, keywords: Mapping[str, Any]
+    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool | str, keywords: Mapping[str, Any]
 ) -> tuple[Config, list[str]]:
     """The configuration of a run from everything a user may give, and what is to be said of it."""
     base = config if isinstance(config, Config) else None
@@ -76,8 +76,8 @@ def resolve(
     if env is not None:
         keyed["env.id"] = env if isinstance(env, str) else env.spec.id
     env_id = (given | keyed).get("env.id", (base or Config()).env.id)
-    tuned = find_preset(env_id) if preset and base is None else {}
-    said = remarks(env_id, tuned, given | keyed, "preset=False")
+    tuned = choose_preset(preset, env_id) if base is None else {}
+    said = remarks(env_id if preset is True else str(preset), tuned, given | keyed, "preset=False")
     return settings.build(tuned, given, keyed, base=base), said
 
 

@@ -24,10 +24,12 @@ from proximo.policy.behaviour import Learners, actors
 from proximo.policy.own import own_parts
 from proximo.ppo.finite import what_broke
 from proximo.ppo.recipe import make_recipe
+from proximo.presets import find_preset, without_preset
 from proximo.rollout.evaluate import Evaluator, make_evaluator
 from proximo.rollout.video import check_drawable
 from proximo.seeding import resumed_seed
-from proximo.settings import build
+from proximo.settings import build, settle
+from proximo.spaces import has_continuous
 from proximo.summary import as_rewards
 from proximo.track.console import Console, Display, Messages
 from proximo.track.store import RUNS, RunStore, default_directory, versions
@@ -58,6 +60,7 @@ from proximo.train.setup import (
 )
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
@@ -73,10 +76,10 @@ class PPOTrainer:
 
     `env` is an id, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium environments, or a
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
-    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
-    `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a transformation of Optax, see
-    docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
+    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the
+    name of another one: `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network`
+    are networks of your own, see docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a
+    transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class PPOTrainer:
         optimizer: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
-        preset: bool = True,
+        preset: bool | str = True,
         verbose: bool = False,
         console: Console | None = None,
         **keywords: Any,
@@ -109,6 +112,9 @@ class PPOTrainer:
         for name, part in (("network", network), ("distribution", distribution)):
             if agent is not None and part is not None:
                 raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
+        self.config = settle(self.config, has_continuous(source.spec.action_space))
+        if preset is True and config is None and agent is None and not find_preset(self.config.env.id):
+            self._remarks.append(without_preset(self.config, CHANGED))
         self.env = source
         fit_agent(agent, source.spec, self.config)
         own = own_parts(network, distribution)
