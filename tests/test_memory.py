@@ -324,7 +324,7 @@ def test_sequences_must_divide_rollout_and_minibatch():
         settings.build({"ppo.sequence_length": 128})
 
 
-def sizes(num_envs=8, rollout_length=128, minibatch_size=None, sequence_length=None, memory="gru"):
+def sizes(num_envs=8, rollout_length=128, minibatch_size="auto", sequence_length=None, memory="gru"):
     ppo = {"rollout_length": rollout_length, "minibatch_size": minibatch_size, "sequence_length": sequence_length}
     given = {"env.num_envs": num_envs, "network.memory": memory} | {f"ppo.{name}": size for name, size in ppo.items()}
     config = settings.build(given)

@@ -78,7 +78,7 @@ def test_the_contracts_values_have_a_name(path, default):
 
 def test_minibatches_are_the_contracts_without_memory():
     assert build().minibatch_size == 64
-    assert build(assign("ppo.minibatch_size=null")).minibatch_size == 64
+    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 64
 
 
 @pytest.mark.parametrize("path", SETTINGS)
