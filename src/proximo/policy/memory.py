@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -30,10 +31,11 @@ def gates(num: int, gain: float) -> Any:
 
 
 def lasting(key: jax.Array, size: int) -> jax.Array:
-    """Biases [size] of gates that keep a share sigmoid(b) of what is remembered at each step: b = log u with u uniform
-    on 1 .. `LONGEST` - 1, so that units forget over 1 + u steps, some soon and some late ("chrono" initialisation,
-    Tallec and Ollivier 2018). With a bias of 1 for all, 0.73^40 = 4e-6 is left after 40 steps, and no gradient."""
-    return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=LONGEST - 1.0))
+    """Biases [size] of gates that keep a share sigmoid(b) of what is remembered at each step: b uniform on 0 ..
+    log(`LONGEST` - 1), so that units forget over 1 + e^b steps, as many soon as late ("chrono" initialisation, Tallec
+    and Ollivier 2018, with times spread by their logarithm: control needs units that react at once). With a bias of 1
+    for all, 0.73^40 = 4e-6 is left after 40 steps, and no gradient."""
+    return jax.random.uniform(key, (size,), minval=0.0, maxval=math.log(LONGEST - 1))
 
 
 class GRU(nn.Module):
