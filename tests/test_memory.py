@@ -118,8 +118,9 @@ def test_each_gate_starts_orthogonal(cell, num):
 
 
 def test_units_forget_over_times_from_2_to_128_steps():
-    """A gate that starts at sigmoid(b) keeps something for 1 / (1 - that) = 1 + e^b steps. With b uniform on 0 .. log 127
-    their mean is 1 + 126 / log 127 = 27.0, half are below 1 + sqrt(127) = 12.3, a quarter below 1 + 127^(1/4) = 4.36."""
+    """A gate that starts at sigmoid(b) keeps something for 1 / (1 - that) = 1 + e^b steps. With b uniform on
+    0 .. log 127 their mean is 1 + 126 / log 127 = 27.0, half are below 1 + sqrt(127) = 12.3, and a quarter below
+    1 + 127^(1/4) = 4.36."""
     bias = np.asarray(lasting(jax.random.key(3), 4_000), np.float64)
     time = 1 / (1 - 1 / (1 + np.exp(-bias)))
     assert 2 <= time.min() < 2.01
