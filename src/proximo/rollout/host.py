@@ -237,12 +237,10 @@ class HostRunner:
             self._moved[p], self._reported[p] = moved, jax.tree.leaves(_outcome(moved, not stacks))
         for target, value in zip(slot.outcome, self._reported[p], strict=True):
             target[...] = value
-        final = (moved.groups, moved.final_critic_state)
-        if stacks:
-            final = (self._stack(slot, moved), moved.final_critic_state)
+        groups = self._stack(slot, moved) if stacks else moved.groups
         if any(np.count_nonzero(flags) for flags in slot.ended):
-            finals = ({name: step.final_obs for name, step in final[0].items()}, final[1])
-            _write(slot.final, jax.tree.leaves(finals))
+            final_obs = {name: step.final_obs for name, step in groups.items()}
+            _write(slot.final, jax.tree.leaves((final_obs, moved.final_critic_state)))
         for name in self._recurrent:
             if (anew := moved.groups[name].reset_mask).any():
                 carry[name] = forget(carry[name], jnp.asarray(anew))
