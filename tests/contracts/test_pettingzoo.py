@@ -110,11 +110,11 @@ class Optional(Faulty):
     """Shows the number that the options of its last reset had, and -1 where there were none."""
 
     def reset(self, seed=None, options=None):
-        self.number = -1 if options is None else options["number"]
+        self.option = -1 if options is None else options["number"]
         return super().reset(seed, options)
 
     def look(self):
-        return {agent: np.array([self.number, 0, 0], np.float32) for agent in self.agents}
+        return {agent: np.array([self.option, 0, 0], np.float32) for agent in self.agents}
 
 
 @BOTH

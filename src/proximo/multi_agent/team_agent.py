@@ -37,6 +37,11 @@ class TeamAgent(Agents):
         return self
 
     @property
+    def params(self) -> dict[str, PyTree]:
+        """The parameters of each group."""
+        return self.part("params")
+
+    @property
     def networks(self) -> list[str]:
         return next(iter(self.groups.values())).networks
 
