@@ -53,7 +53,7 @@ def table(environments: dict[str, dict[str, Any]], rows: Rows, half: str) -> Non
 
 def in_words(said: Improvement) -> str:
     low, high, note = said.interval
-    return f"{said.probability:.2f} ({note or f'{low:.2f} to {high:.2f}'})"
+    return f"{said.probability:.2f} ({note or f'{low:.2f} to {high:.2f}, p = {said.p_value:.2g}'})"
 
 
 def write(environments: dict[str, dict[str, Any]], rows: Rows, chosen: str, candidates: dict[str, Any]) -> None:
@@ -127,8 +127,10 @@ def verdict_table(rows: Rows, envs: list[str], chosen: str) -> str:
         said = [against({env: ours[env]}, other) if env in ours else None for other in others]
         cells.append((f"`{env}`", *("-" if one is None else in_words(one) for one in said)))
     overall = [against(ours, other) for other in others]
-    cells.append(("**all of them**", *("-" if one is None else f"**{in_words(one)}**" for one in overall)))
-    return lines(("probability that the new defaults are better", f"than {SB3}'s", "than the documents'"), *cells)
+    cells.append(
+        ("**all that both were trained on**", *("-" if one is None else f"**{in_words(one)}**" for one in overall))
+    )
+    return lines(("probability that the chosen values are better", f"than {SB3}'s", "than the documents'"), *cells)
 
 
 def seconds_table(rows: Rows, envs: list[str], chosen: str) -> str:

@@ -123,7 +123,7 @@ def host_steps(
 ) -> Iterator[Steps]:
     """The same of a host environment, of which `env` is one; of what follows the end of its episode at most a step."""
     policies = behaviour.policies
-    runner = HostRunner(env, behaviour, STEPS_PER_CALL, chosen, config.frame_stack)
+    runner = HostRunner(env, behaviour, STEPS_PER_CALL, chosen, config.frame_stack, look_at_bounds=False)
     state, first = runner.start(seed + EVALUATION_OFFSET), 0
     while True:
         noise = step_noise(policies, key, 1, jnp.arange(first, first + STEPS_PER_CALL, dtype=jnp.int32))

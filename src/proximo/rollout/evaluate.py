@@ -267,7 +267,8 @@ class HostPlay:
         if self._env is None:
             self._env = self._source.open(self._num_envs, self._config)
             self._env.notices.clear()  # how they are stepped was said when training began
-            self._runner = HostRunner(self._env, self._behaviour, STEPS_PER_CALL, chosen, self._config.frame_stack)
+            given = (self._env, self._behaviour, STEPS_PER_CALL, chosen, self._config.frame_stack)
+            self._runner = HostRunner(*given, look_at_bounds=False)  # in training that is done
         env, runner = self._env, self._runner
         assert runner is not None
         state, first = runner.start(self._seed), 0

@@ -65,7 +65,15 @@ class HostRunner:
     batch. The record is written into arrays that are allocated once: it holds until the next `run`.
     """
 
-    def __init__(self, env: HostEnv, behaviour: Behaviour, steps: int, chosen: PyTree, frame_stack: int = 1):
+    def __init__(
+        self,
+        env: HostEnv,
+        behaviour: Behaviour,
+        steps: int,
+        chosen: PyTree,
+        frame_stack: int = 1,
+        look_at_bounds: bool = True,
+    ):
         self.env = env
         self.behaviour = behaviour
         self.steps = steps
@@ -83,6 +91,7 @@ class HostRunner:
             for part in env.parts
         ]
         self._envs = [envs_of(part) for part in env.parts]
+        self._looks_at_bounds = look_at_bounds
         self._told: set[tuple[str, Path]] = set()
         # What a part reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.parts)
@@ -147,7 +156,8 @@ class HostRunner:
         self.policy_seconds, self.env_seconds = spent, clock() - began - spent
         self._forget_rows(done)
         self.leave_out_voided()
-        self._look_at_bounds(done)
+        if self._looks_at_bounds:
+            self._look_at_bounds(done)
         self._carry = {
             name: jax.tree.map(lambda *parts: jnp.concatenate(parts), *(part[name] for part in carry))
             for name in self._groups
