@@ -82,7 +82,7 @@ def pids(monkeypatch):
 
 
 def pool_of(factory, workers, num_envs=4, **settings):
-    return envs.make(factory).open(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
+    return envs.make(factory).open_envs(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
 
 
 def play(pool, steps):
@@ -151,7 +151,7 @@ def test_exception_in_the_constructor(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
-    error = failure(source.open(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
     assert error.sentence.startswith("The environment Faulty (number ")
     assert error.sentence.endswith(", when it was made) failed: ValueError: the wheel came off.")
     assert "in raises" in error.trace
@@ -186,7 +186,7 @@ def test_a_report_larger_than_a_pipe_arrives():
 @FORKED
 def test_start_methods(start_method):
     config = EnvConfig(workers=2, timeout=30, start_method=start_method)
-    error = failure(envs.make(partial(Faulty, faulty.raises)).open(4, config))
+    error = failure(envs.make(partial(Faulty, faulty.raises)).open_envs(4, config))
     assert "(number 1, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in error.sentence
 
 
@@ -218,7 +218,7 @@ def test_slow_start(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.hangs))
     armed.touch()
-    error = failure(source.open(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
     assert re.search(r"The environment Faulty \(number \d.*did not answer within 1 s", error.sentence)
 
 
@@ -226,7 +226,7 @@ def test_slow_start(workers, tmp_path):
 def test_each_environment_has_the_time_to_itself(workers):
     """Four environments in one process take longer than the limit for one."""
     config = EnvConfig(workers=workers, timeout=0.5, groups=1)
-    with envs.make(faulty.Sleepy).open(4 * max(workers, 1), config) as pool:
+    with envs.make(faulty.Sleepy).open_envs(4 * max(workers, 1), config) as pool:
         pool.reset(0)
         assert play(pool, 1)["valid"].all()
 
@@ -279,7 +279,7 @@ def test_factory_that_cannot_be_packed():
     lock = threading.Lock()
     source = envs.make(lambda: Faulty() if lock else None)
     with pytest.raises(UserError, match=r"Faulty cannot be sent to another process.*lock.*env.workers=0"):
-        source.open(4, EnvConfig(workers=2))
+        source.open_envs(4, EnvConfig(workers=2))
 
 
 # What environments return.
@@ -443,7 +443,7 @@ def test_environment_that_does_not_close(workers, fault):
 def test_closing_one_pool_beside_another(start_method, pids):
     """The younger pool's processes must not hold on to what the older pool's wait for."""
     config = EnvConfig(workers=2, start_method=start_method)
-    with envs.make(Faulty).open(4, config) as older, envs.make(Faulty).open(4, config) as younger:
+    with envs.make(Faulty).open_envs(4, config) as older, envs.make(Faulty).open_envs(4, config) as younger:
         older.reset(0)
         younger.reset(0)
         processes = list(older._engine._processes.values())
@@ -458,7 +458,7 @@ def test_closing_one_pool_beside_another(start_method, pids):
 @START_METHODS
 @FORKED
 def test_forgotten_pool(start_method, pids):
-    pool = envs.make(Faulty).open(4, EnvConfig(workers=2, start_method=start_method))
+    pool = envs.make(Faulty).open_envs(4, EnvConfig(workers=2, start_method=start_method))
     pool.reset(0)
     del pool
     gc.collect()
@@ -533,7 +533,7 @@ def test_constructor_that_fails_again_and_again(workers, tmp_path):
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
     started = time.monotonic()
-    error = failure(source.open(4, EnvConfig(workers=workers, on_error="restart", max_restarts=5)))
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, on_error="restart", max_restarts=5)))
     assert time.monotonic() - started < 5
     assert re.search(r"when it was made\) failed: ValueError: the wheel came off.*allows 5\.", error.sentence)
 
@@ -543,7 +543,7 @@ def test_constructor_that_fails_once(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises_once))
     armed.touch()
-    with source.open(4, EnvConfig(workers=workers, on_error="restart")) as pool:
+    with source.open_envs(4, EnvConfig(workers=workers, on_error="restart")) as pool:
         assert lanes(pool.reset(0)).valid.all()
         assert play(pool, 2)["valid"].all()
         assert len(pool.notices) == 1

@@ -39,7 +39,7 @@ def noise_of(agents, number):
 
 
 def collected_by_host(source, settings_, agents, rollouts=1):
-    env = source.open(ENVS, settings_.env)
+    env = source.open_envs(ENVS, settings_.env)
     chosen = actors(agents.groups)
     runner = HostRunner(env, Learners(agents.policies), STEPS, chosen)
     state = runner.start(settings_.seed)
@@ -209,7 +209,7 @@ def test_episodes_are_counted_by_hand():
 
 def walks(num_envs, steps):
     """A runner of walks, and what it chooses."""
-    env = make(host_probes.Walk).open(num_envs, EnvConfig(workers=0))
+    env = make(host_probes.Walk).open_envs(num_envs, EnvConfig(workers=0))
     agents = make_agents(env.spec.groups, config())
     chosen = actors(agents.groups)
     return HostRunner(env, Learners(agents.policies), steps, chosen), chosen
@@ -255,8 +255,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("workers", [1, 3])
 def test_commands_arrive_however_many_there_are_and_whoever_sleeps(workers):
     """300 groups, all told before any is waited for; the last first; at once, and after workers fell asleep."""
-    env = make(host_probes.Walk).open(300, EnvConfig(num_envs=300, groups=300, workers=workers))
-    alone = make(host_probes.Walk).open(300, EnvConfig(num_envs=300, groups=300, workers=0))
+    env = make(host_probes.Walk).open_envs(300, EnvConfig(num_envs=300, groups=300, workers=workers))
+    alone = make(host_probes.Walk).open_envs(300, EnvConfig(num_envs=300, groups=300, workers=0))
     with env, alone:
         env.reset(0), alone.reset(0)
         for pause in (0.0, 0.02, 0.0):

@@ -414,7 +414,7 @@ def test_environments_go_on_with_another_number_of_workers(env, before, after):
 
 
 def pool_of(env, workers=0, **settings):
-    return make(env).open(4, EnvConfig(workers=workers, **settings))
+    return make(env).open_envs(4, EnvConfig(workers=workers, **settings))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -507,7 +507,7 @@ def test_a_failing_hook_does_not_end_the_run(tmp_path):
 
 def test_envpool_has_no_states():
     pytest.importorskip("envpool")
-    env = make("envpool/CartPole-v1").open(2, EnvConfig())
+    env = make("envpool/CartPole-v1").open_envs(2, EnvConfig())
     env.reset(0)
     assert env.get_states() == [None, None]
     assert not env.set_states([b"", b""])

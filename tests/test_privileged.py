@@ -13,9 +13,9 @@ import pytest
 from gymnasium import spaces
 
 import probes
-from proximo import PPOAgent, PPOTrainer
+from proximo import PPOAgent, PPOTrainer, evaluate_agent
 from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
-from proximo.errors import UserError
+from proximo.errors import EnvError, UserError
 from proximo.policy.networks import Network
 
 TOLD = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -270,3 +270,40 @@ def test_one_agent_and_a_team_of_one_train_to_the_same_bits(given, tmp_path):
                 np.testing.assert_array_equal(own, other)
     alone, among = (json.loads((path / "result.json").read_text())["final_eval"] for path in paths)
     assert alone == {name: among[name] for name in alone}
+
+
+# What does not go together, and what is said of it
+
+
+def test_a_torso_cannot_be_shared_with_a_critic_that_sees_more():
+    with pytest.raises(UserError, match="share a torso, and the critic sees more"):
+        PPOTrainer(probes.Weather(), preset=False, torso="shared")
+
+
+def test_an_actor_is_evaluated_where_nobody_is_told(tmp_path):
+    agent = PPOAgent(spaces.Discrete(16), spaces.Discrete(2), critic_space=TOLD)
+    file = agent.save_policy_net(tmp_path / "actor")
+    assert evaluate_agent(PPOAgent.load(file), HostSilentWeather, 2)["avg_length"] == 1
+    assert evaluate_agent(PPOAgent(spaces.Discrete(16), spaces.Discrete(2)), HostWeather, 2)["avg_length"] == 1
+
+
+class Outside(HostWeather):
+    critic_state_space = spaces.Discrete(3)
+
+    def info(self):
+        return {"critic_state": 7}
+
+
+def test_a_state_outside_its_space_ends_the_run(tmp_path):
+    with pytest.raises(EnvError, match=r"gave a critic_state outside its space: critic_state is 7"):
+        PPOTrainer(Outside, out=tmp_path / "run", **SMALL).collect()
+
+
+class Mute(probes.Weather):
+    def _report(self, sign, weather):
+        return Transition(obs=sign)
+
+
+def test_a_state_that_was_promised_must_come():
+    with pytest.raises(UserError, match="has a critic_state_space, and its Transition has no critic_state"):
+        PPOTrainer(Mute(), preset=False)

@@ -205,7 +205,8 @@ def test_each_group_of_agents_has_a_state_of_its_own(tmp_path):
     one.train()
     agents = one.agent.groups
     given = ({name: getattr(own, part) for name, own in agents.items()} for part in PARTS)
-    state = one.program.init(tuple(given)).train.of("opt_state")
+    groups = one.program.init(tuple(given)).train.groups
+    state = {name: own.opt_state for name, own in groups.items()}
     assert set(state) == {"sorter", "aimer"}
     structures = {name: jax.tree.structure(agents[name].params) for name in state}
     assert {name: jax.tree.structure(own[1].mu) for name, own in state.items()} == structures

@@ -314,7 +314,7 @@ from proximo import envs
 from proximo.config import EnvConfig
 from faulty import Faulty, Helped
 def main():
-    with envs.make(Helped).open(4, EnvConfig(workers=2)) as pool:
+    with envs.make(Helped).open_envs(4, EnvConfig(workers=2)) as pool:
         pool.reset(0)
         process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=[1000])
         process.start()

@@ -132,7 +132,7 @@ def noise_of(agents, num_envs, steps):
 def on_host(source, agents, env, num_envs, steps):
     """A rollout of the only group, on the host."""
     acting = actors(agents.groups)
-    with source.open(num_envs, env) as pool:
+    with source.open_envs(num_envs, env) as pool:
         runner = HostRunner(pool, Learners(agents.policies), steps, acting, NUM)
         state = runner.start(0)
         runner.run(acting, state, noise_of(agents, num_envs, steps), bool)
@@ -299,7 +299,7 @@ def test_environments_are_put_back_with_what_was_seen():
         runner.run(acting, state, None, bool)
         return jax.tree.map(np.copy, runner.rollout(state))
 
-    with source.open(2, chosen) as one, source.open(2, chosen) as other:
+    with source.open_envs(2, chosen) as one, source.open_envs(2, chosen) as other:
         first, second = (HostRunner(pool, Learners(agents.policies), 2, acting, NUM) for pool in (one, other))
         state = first.start(0)
         state = after(state, played(first, state))

@@ -162,7 +162,7 @@ def host_rollouts(source, behaviour, config, num_rollouts):
     steps = config.ppo.rollout_length
     train = first_train_state(fresh(behaviour.policies), behaviour, config, BUILT_IN)
     chosen, noise = behaviour.choose(train), rollout_noise(train, behaviour, 1, steps)
-    with closing(source.open(1, config.env)) as env:
+    with closing(source.open_envs(1, config.env)) as env:
         runner = HostRunner(env, behaviour, steps, chosen)
         at = runner.start(0)
         for _ in range(num_rollouts):

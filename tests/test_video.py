@@ -107,6 +107,18 @@ class HostDrawn(gymnasium.Env):
         return np.full(self.picture, 10 * self.clock, np.uint8)
 
 
+class OneCanvas(HostDrawn):
+    """Draws on the same array again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self.canvas = np.zeros(self.picture, np.uint8)
+
+    def render(self):
+        self.canvas[...] = 10 * self.clock
+        return self.canvas
+
+
 def filmed(env, seed=0, deterministic=True, **keywords):
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
@@ -115,7 +127,7 @@ def filmed(env, seed=0, deterministic=True, **keywords):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", [Drawn(), HostDrawn], ids=["jax", "host"])
+@pytest.mark.parametrize("env", [Drawn(), HostDrawn, OneCanvas], ids=["jax", "host", "canvas"])
 def test_an_episode_from_its_start_to_its_end(env):
     frames, fps = filmed(env)
     assert [int(frame[0, 0, 0]) for frame in frames] == [0, 10, 20, 30, 40, 50]
@@ -157,7 +169,7 @@ def test_other_host_environments_cannot_be_drawn():
     class Pool:
         spec = make(HostDrawn).spec
 
-        def open(self, num_envs, env):
+        def open_envs(self, num_envs, env):
             raise AssertionError("not asked")
 
     with pytest.raises(UserError, match="EnvPool's cannot"):

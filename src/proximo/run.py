@@ -69,7 +69,7 @@ def open_run(run: Path, config: Config, which: str) -> tuple[Agents, JaxEnv | Ho
 
     source = make_environment(run, config)
     agents = load_policy(run, which)
-    check_spaces(agents, source.spec, config)
+    check_spaces(agents, source.spec, config, critics=False)
     return agents, source
 
 

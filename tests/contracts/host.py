@@ -50,7 +50,7 @@ def received(env: HostEnv) -> Timestep:
 
 def play(source: HostSource, config: Any, steps: int, seed: int = 3) -> tuple[Timestep, Timestep]:
     """The first timestep and `steps` more, leaves [steps, ENVS, ...]."""
-    env = source.open(ENVS, config)
+    env = source.open_envs(ENVS, config)
     try:
         first = jax.tree.map(np.copy, env.reset(seed))
         played = []
@@ -149,7 +149,7 @@ def _stacked(seen: list[dict[str, Any]]) -> dict[str, Any]:
 def check_restoring(source: HostSource, config: Any, other: Any = None, steps: int = 60) -> None:
     """Environments that are put back where others were do the same from there, through ends of episodes, as those do,
     which do not notice that they were asked; also with the settings `other`."""
-    env, untouched, restored = (source.open(ENVS, one) for one in (config, config, other or config))
+    env, untouched, restored = (source.open_envs(ENVS, one) for one in (config, config, other or config))
     try:
         env.reset(3), untouched.reset(3), restored.reset(8)
         before, _ = record(env, 30)

@@ -64,7 +64,7 @@ def one_step(env: HostEnv, action: Any) -> Timestep:
 
 def play(source: HostSource, config: Any, steps: int, seed: int = 3) -> tuple[Timestep, Timestep]:
     """The first timestep and `steps` more, leaves [steps, ...]."""
-    env, random = source.open(ENVS, config), np.random.default_rng(0)
+    env, random = source.open_envs(ENVS, config), np.random.default_rng(0)
     try:
         first = jax.tree.map(np.copy, env.reset(seed))
         played, masks = [], masks_of(first)
@@ -148,7 +148,7 @@ def check_contract(source: HostSource, config: Any, steps: int, seeded: bool = T
 
 def check_restoring(source: HostSource, config: Any, other: Any, steps: int = 60) -> None:
     """Environments that are put back where others were do the same from there, through ends of episodes."""
-    env, restored = source.open(ENVS, config), source.open(ENVS, other)
+    env, restored = source.open_envs(ENVS, config), source.open_envs(ENVS, other)
     try:
         masks, restored_masks, random = masks_of(env.reset(3)), masks_of(restored.reset(8)), np.random.default_rng(0)
         for _ in range(10):

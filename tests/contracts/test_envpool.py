@@ -59,7 +59,7 @@ def test_fillers_do_not_make_a_schedule_end_early(tmp_path):
 @pytest.mark.slow
 def test_a_reset_gives_no_reward():
     """EnvPool's dm_control environments report whatever their memory held, before the first step."""
-    pool = make("envpool/CartpoleBalance-v1").open(2, EnvConfig())
+    pool = make("envpool/CartpoleBalance-v1").open_envs(2, EnvConfig())
     for seed in range(30):
         assert (lanes(pool.reset(seed)).reward == 0).all()
         pool.send(0, {ONE: np.zeros((1, 1))})
@@ -86,7 +86,7 @@ def test_mistakes():
     with pytest.raises(UserError, match="did you mean envpool/CartPole-v1"):
         make("envpool/CartPol-v1")
     with pytest.raises(UserError, match=r"env\.on_error=stop"):
-        make("envpool/CartPole-v1").open(2, EnvConfig(on_error="restart"))
+        make("envpool/CartPole-v1").open_envs(2, EnvConfig(on_error="restart"))
 
 
 @pytest.mark.slow

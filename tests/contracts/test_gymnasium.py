@@ -52,7 +52,7 @@ def test_environments_are_seeded_one_by_one_and_reset_without_a_seed():
 
 def test_the_final_observation_is_kept_apart():
     """Walk with action 0 only: 0.25, -0.25, -0.75, -1.25, -1.75, -2.25 terminates; with 1 and 0 by turns it is cut."""
-    env = make(host_probes.Walk).open(2, EnvConfig(workers=0))
+    env = make(host_probes.Walk).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     for step in range(1, 6):
         exchange(env, np.array([0, step % 2]))
@@ -90,12 +90,12 @@ def test_wrappers_that_only_count_are_taken_off():
 
 
 def test_success_is_what_the_environment_says():
-    env = make(host_probes.Hybrid).open(2, EnvConfig(workers=0))
+    env = make(host_probes.Hybrid).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     action = {"move": np.array([1, 3]), "push": np.zeros((2, 2)), "talk": np.array([0, 1])}
     exchange(env, action)
     assert env.recv(0).success.tolist() == [0, 1]
-    walk = make(host_probes.Walk).open(1, EnvConfig(workers=0, max_steps_per_episode=1))
+    walk = make(host_probes.Walk).open_envs(1, EnvConfig(workers=0, max_steps_per_episode=1))
     walk.reset(0)
     exchange(walk, np.array([1]))
     assert walk.recv(0).success.tolist() == [-1]
@@ -106,7 +106,7 @@ def test_texts_and_masks_are_not_observations():
     assert list(source.spec.observation_space) == ["grid", "inner", "pair"]
     assert list(source.spec.observation_space["inner"]) == ["count"]
     assert source.mask_source == "obs"
-    first = lanes(source.open(2, EnvConfig(workers=0)).reset(0))
+    first = lanes(source.open_envs(2, EnvConfig(workers=0)).reset(0))
     np.testing.assert_array_equal(first.action_mask, [[1, 0, 1, 1, 1]] * 2)
     assert first.obs["grid"].dtype == np.uint8
     assert first.obs["pair"][1].dtype == np.float32
@@ -124,7 +124,7 @@ def test_worker_processes_know_what_was_registered_here(monkeypatch):
         gymnasium.envs.registration.EnvSpec("OfThisScript-v0", lambda start: OfThisScript(), kwargs={"start": 3}),
     )
     for name in ("MiniGrid-Empty-5x5-v0", "OfThisScript-v0"):
-        env = make(name).open(2, EnvConfig(workers=1))
+        env = make(name).open_envs(2, EnvConfig(workers=1))
         assert lanes(env.reset(0)).valid.all()
         env.close()
 
@@ -152,7 +152,7 @@ class Optional(host_probes.Walk):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_options_reach_every_reset(workers):
     """Those of the pool, and those at the ends of episodes; until others are given, or none."""
-    with make(Optional).open(3, EnvConfig(workers=workers)) as env:
+    with make(Optional).open_envs(3, EnvConfig(workers=workers)) as env:
 
         def seen(options, steps=3):
             shown = [np.copy(lanes(env.reset(0, options)).obs)]
@@ -185,7 +185,7 @@ class Judged(host_probes.Walk):
 def test_what_only_critics_see_belongs_to_the_environment(workers):
     source = make(Judged)
     assert source.spec.critic_state_space == Judged.critic_state_space
-    with source.open(2, EnvConfig(workers=workers)) as env:
+    with source.open_envs(2, EnvConfig(workers=workers)) as env:
         seen = [np.copy(env.reset(0).critic_state)]
         for _ in range(4):
             exchange(env, np.ones(2, int))
@@ -213,7 +213,7 @@ class WithMethod(gymnasium.Env):
 def test_a_mask_from_a_method():
     source = make(WithMethod)
     assert source.mask_source == "method"
-    env = source.open(1, EnvConfig(workers=0))
+    env = source.open_envs(1, EnvConfig(workers=0))
     np.testing.assert_array_equal(lanes(env.reset(0)).action_mask, [[True, False, False, True, True]])
 
 

@@ -98,7 +98,7 @@ class Payday(Faulty):
 @BOTH
 def test_each_lane_is_one_agent_of_one_environment(workers):
     """Lanes 0 and 1 are of environment 0, and do 0 and 1; lanes 2 and 3 are of environment 1, and do 2 and 3."""
-    with make(Payday).open(2, EnvConfig(workers=workers)) as pool:
+    with make(Payday).open_envs(2, EnvConfig(workers=workers)) as pool:
         pool.reset(0)
         moved = one_step(pool, {"all": np.arange(4)})
         assert moved.groups["all"].reward.tolist() == [0, 11, 102, 113]
@@ -119,7 +119,7 @@ class Optional(Faulty):
 
 @BOTH
 def test_options_reach_every_reset(workers):
-    with make(Optional).open(2, EnvConfig(workers=workers)) as pool:
+    with make(Optional).open_envs(2, EnvConfig(workers=workers)) as pool:
         assert pool.reset(0).groups["all"].obs[:, 0].tolist() == [-1] * 4
         assert pool.reset(0, {"number": 5}).groups["all"].obs[:, 0].tolist() == [5] * 4
         for _ in range(6):  # beyond the end of an episode
@@ -153,7 +153,7 @@ def steps_of(env, number, action=None):
 
 def one_env(env, agents=None, **config):
     source = make(env)
-    pool = (source if agents is None else source.with_groups(agents)).open(1, EnvConfig(workers=0, **config))
+    pool = (source if agents is None else source.with_groups(agents)).open_envs(1, EnvConfig(workers=0, **config))
     return pool, Seen(jax.tree.map(np.copy, pool.reset(0)), pool.spec.groups)
 
 
@@ -313,7 +313,7 @@ def test_only_the_agent_on_turn_acts():
 def test_what_the_loser_did_counts():
     """It is not on turn when the game ends; a step in which nobody acted is one that failed."""
     source = make(TICTACTOE)
-    with source.open(1, EnvConfig(workers=0)) as env:
+    with source.open_envs(1, EnvConfig(workers=0)) as env:
         agents = make_agents(source.spec.groups, settings.build({}), None)
         runner = HostRunner(env, Learners(agents.policies), 5, actors(agents.groups))
         played = runner.rollout(runner.start(0))
@@ -349,7 +349,7 @@ def test_compiled_and_host_collection_give_the_same_rollout():
     assert compiled_env.spec.groups == source.spec.groups
     agents = make_agents(source.spec.groups, chosen, None)
     behaviour, acting = Learners(agents.policies), actors(agents.groups)
-    env = source.open(num_envs, chosen.env)
+    env = source.open_envs(num_envs, chosen.env)
     runner = HostRunner(env, behaviour, steps, acting)
     state = runner.start(chosen.seed)
     inside = CompiledRunner(VectorizedEnv(compiled_env, num_envs, 4), behaviour)
@@ -397,7 +397,7 @@ def pids(monkeypatch):
 
 
 def pool_of(env, workers, **config):
-    return make(env).open(4, EnvConfig(workers=workers, timeout=1.0, **config))
+    return make(env).open_envs(4, EnvConfig(workers=workers, timeout=1.0, **config))
 
 
 def played(pool, steps):

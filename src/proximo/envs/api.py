@@ -224,7 +224,7 @@ class HostSource(Protocol):
 
     spec: EnvSpec
 
-    def open(self, num_envs: int, env: EnvConfig) -> HostEnv:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> HostEnv:
         """`num_envs` environments, run as `env` says."""
         ...
 

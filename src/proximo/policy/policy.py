@@ -15,6 +15,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from proximo.compiling import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.errors import UserError
 from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
 from proximo.policy.memory import forget, unrolled
@@ -103,6 +104,11 @@ class Policy:
         own_network = parts.network is not None
         made = own_networks(parts.network, self) if own_network else build_networks(network, num_params, num_log_std)
         self.actor, self.critic, self.torso = made["actor"], made["critic"], made.get("torso")
+        if self.torso is not None and critic_space is not None:
+            raise UserError(
+                "Actor and critic share a torso, and the critic sees more than the actor, its critic_state; use "
+                "network.torso=separate."
+            )
         if own_network:
             self._check()
 

@@ -169,7 +169,7 @@ def episode_log(
     given = (behaviour, actors(agents.groups), env, seed, None)
     if isinstance(source, HostSource):
         # A single environment is stepped here, unless the user wants processes.
-        alone = source.open(1, replace(env, workers=0 if env.workers == "auto" else env.workers))
+        alone = source.open_envs(1, replace(env, workers=0 if env.workers == "auto" else env.workers))
         with closing(alone):
             steps = _episode(host_steps(alone, *given), stop)
     else:
@@ -218,9 +218,9 @@ def expected(agents: LoggedAgents, steps: Steps) -> list[float] | None:
     """What critics expected before each step, the mean over agents, in the environment's units; None without them."""
     policies, found = agents.policies, []
     state = policies.all_observations(steps.obs, 1) if policies.everything else steps.critic_state
-    for name in policies:
+    for name, policy in policies.items():
         agent = agents.groups[name]
-        if "critic" not in agent.networks:
+        if "critic" not in agent.networks or (policy.critic_space is not None and state is None):
             return None
         reset = steps.reset_mask[name]
         fresh = np.concatenate([np.zeros_like(reset[:1]), reset[:-1]])

@@ -28,8 +28,9 @@ from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation
 from proximo.summary import Evaluation
 
 MAX_ENVS = 64
-STEPS_PER_CALL = 64
-"""Steps that are made at once: few enough that Ctrl-C is answered, and few are in vain when the last episode ends."""
+STEPS_PER_CALL, HOST_STEPS = 64, 16
+"""Steps that are made at once: few enough that Ctrl-C is answered, and few are in vain when the last episode ends.
+Of host environments they are recorded, which takes memory."""
 
 
 class Evaluator(Protocol):
@@ -265,9 +266,9 @@ class HostPlay:
 
     def __call__(self, chosen: PyTree, stop: Callable[[np.ndarray], bool]) -> Iterator[Played]:
         if self._env is None:
-            self._env = self._source.open(self._num_envs, self._config)
+            self._env = self._source.open_envs(self._num_envs, self._config)
             self._env.notices.clear()  # how they are stepped was said when training began
-            given = (self._env, self._behaviour, STEPS_PER_CALL, chosen, self._config.frame_stack)
+            given = (self._env, self._behaviour, HOST_STEPS, chosen, self._config.frame_stack)
             self._runner = HostRunner(*given, look_at_bounds=False)  # in training that is done
         env, runner = self._env, self._runner
         assert runner is not None
@@ -278,7 +279,7 @@ class HostPlay:
             {name: np.zeros((self._num_envs, group.size)) for name, group in env.spec.groups.items()},
         )
         while True:
-            noise = self._noise(self._key, jnp.arange(first, first + STEPS_PER_CALL, dtype=jnp.int32))
+            noise = self._noise(self._key, jnp.arange(first, first + HOST_STEPS, dtype=jnp.int32))
             done = runner.run(chosen, state, noise, lambda: stop(runner.ends))
             played = runner.rollout(state, done)
             self.notices += env.notices

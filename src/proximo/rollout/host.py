@@ -92,7 +92,7 @@ class HostRunner:
         ]
         self._envs = [envs_of(part) for part in env.parts]
         self._looks_at_bounds = look_at_bounds
-        self._told: set[tuple[str, Path]] = set()
+        self._told: set[Path] = set()
         # What a part reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.parts)
         self._reported: list[list[Any]] = [[] for _ in env.parts]
@@ -215,21 +215,28 @@ class HostRunner:
         """Say it, once, where observations leave their space. Numbers that code for choices must not: the run ends."""
         for name, group in self._frames.groups.items():
             for path, leaf in leaves(group.observation_space):
-                values = pick(self._record[name].obs, path)[:done]
-                wrong = None if (name, path) in self._told else outside(leaf, values)
-                if wrong is None:
-                    continue
-                self._told.add((name, path))
-                t, lane, *index = wrong
-                whose = "" if len(self._groups.agents) == 1 else f" to {group.members[lane % group.size]}"
-                sentence = (
-                    f"The environment {self.env.spec.id} (number {lane // group.size}, step {t + 1} of a rollout) gave "
-                    f"an observation{whose} outside its space: observation{shown(path)} is {values[wrong]} at the "
-                    f"index {index}, in {leaf}."
-                )
-                if values.dtype.kind != "f":
-                    raise EnvError(sentence)
-                self.env.notices.append(f"{sentence} It is used as it is; this is said once.")
+                self._look_at(group.members, "an observation", path, leaf, pick(self._record[name].obs, path)[:done])
+        space = self._groups.critic_state_space
+        for path, leaf in () if space is None else leaves(space):
+            self._look_at(("",), "a critic_state", path, leaf, pick(self._critic_state, path)[:done])
+
+    def _look_at(self, members: tuple[str, ...], what: str, path: Path, leaf: Any, values: np.ndarray) -> None:
+        """Of numbers [T, E * K, ...] that environments gave to each of the K `members`."""
+        place = (*members, what, *path)
+        wrong = None if place in self._told else outside(leaf, values)
+        if wrong is None:
+            return
+        self._told.add(place)
+        t, lane, *index = wrong
+        env, member = divmod(lane, len(members))
+        whose = f" to {members[member]}" if members[member] and self._groups.many else ""
+        sentence = (
+            f"The environment {self.env.spec.id} (number {env}, step {t + 1} of a rollout) gave {what}{whose} outside "
+            f"its space: {what.split()[-1]}{shown(path)} is {values[wrong]} at the index {index}, in {leaf}."
+        )
+        if values.dtype.kind != "f":
+            raise EnvError(sentence)
+        self.env.notices.append(f"{sentence} It is used as it is; this is said once.")
 
     def _begin(self, chosen: PyTree, start: RunnerState) -> list[jax.Array]:
         """Write the first observations; what the actors need, packed."""

@@ -54,7 +54,12 @@ class Checkpoint:
     def agents(self, network: Any = None) -> Agents:
         """The agents as they were then; `network` as in `PPOAgent.load`."""
         held = tensors.below(self.program, "train/groups/")
-        kept = {name: array for name, array in held.items() if name.partition("/")[2].startswith(PARTS)}
+        kept = {
+            f"{group}/{name}": array
+            for group in self.agent
+            for name, array in tensors.below(held, f"{group}/").items()
+            if name.startswith(PARTS)
+        }
         return agents_from(kept, self.agent, self.path, network)
 
     def fill(self, types: Any) -> ProgramState:

@@ -92,7 +92,7 @@ def evaluate_agent(
     source = with_groups(envs.make(env), config.agents)
     fit_agent(agent, source.spec, config)
     agents = as_agents(agent)
-    check_spaces(agents, source.spec, config)
+    check_spaces(agents, source.spec, config, critics=False)
     how = (config.env, seed, config.track.success_return, deterministic, config.eval.max_steps)
     evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
     try:

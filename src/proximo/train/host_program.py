@@ -164,7 +164,7 @@ class HostProgram:
     def _start(self, train: TrainState, seed: int) -> RunnerState:
         self.close()
         config = self.config
-        self._env = self.source.open(config.env.num_envs, config.env)
+        self._env = self.source.open_envs(config.env.num_envs, config.env)
         chosen = jax.eval_shape(self.behaviour.choose, train)
         steps = config.ppo.rollout_length
         self._runner = HostRunner(self._env, self.behaviour, steps, chosen, config.env.frame_stack)

@@ -151,7 +151,9 @@ class CompiledProgram:
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
         if self._run is None:
-            self._run = compiled(key_of("chunk", self._key), self._chunk, state, np.int32(1), self._numbers)
+            self._run = compiled(
+                key_of("chunk", self._key, shapes(state)), self._chunk, state, np.int32(1), self._numbers
+            )
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool

@@ -148,9 +148,9 @@ def fit_agent(agent: Any, spec: envs.EnvSpec, config: Config) -> None:
         agent.fit(group.observation_space, group.action_space)
 
 
-def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config) -> None:
+def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config, critics: bool = True) -> None:
     """Refuse agents that were made for another environment; also ones whose agents or entries are in another order,
-    which rewards and masks follow."""
+    which rewards and masks follow. What `critics` see is nothing that acting needs."""
     ours, theirs = agents.policies.groups, seen_groups(spec, config)
     who = [{name: group.members for name, group in groups.items()} if groups.many else {} for groups in (ours, theirs)]
     if who[0] != who[1] or list(ours) != list(theirs):
@@ -159,7 +159,7 @@ def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config) -> None:
         whose = f" (group {name})" if ours.many else ""
         for kind in ("observation_space", "action_space"):
             _check_space(f"The agent's {kind}{whose}", getattr(ours[name], kind), getattr(theirs[name], kind), spec.id)
-    if ours.critic_state_space is not None or theirs.critic_state_space is not None:
+    if critics and (ours.critic_state_space is not None or theirs.critic_state_space is not None):
         critics = (ours.critic_state_space, theirs.critic_state_space)
         _check_space("The agent's critic_state_space", *critics, spec.id)
 

@@ -15,6 +15,7 @@ from proximo.envs.groups import ONE, Groups
 from proximo.envs.host.bounds import blank
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
+from proximo.errors import UserError
 from proximo.spaces import build, pick
 
 
@@ -85,8 +86,12 @@ class OneAgent:
             action_mask=mask,
             final_obs=final_obs,
         )
-        over = terminated | truncated
-        return Report({ONE: members}, over, _said(told.success), told.critic_state, told.final_critic_state)
+        states = (told.critic_state, told.final_critic_state)
+        if self.spec.critic_state_space is None:
+            states = (None, None)
+        elif told.critic_state is None:
+            raise UserError(f"{self.spec.id} has a critic_state_space, and its Transition has no critic_state.")
+        return Report({ONE: members}, terminated | truncated, _said(told.success), *states)
 
 
 class ManyAgents:
@@ -99,7 +104,8 @@ class ManyAgents:
         draws = getattr(env, "render", None)
         if draws is not None:
             self.render = draws
-        self.stated = Stated(self, self._groups.key, inside=env)
+        if self._groups.key is not None:
+            self.stated = Stated(self, self._groups.key, inside=env)
 
     def with_groups(self, agents: AgentsConfig) -> ManyAgents:
         """The same environment with other groups."""

@@ -35,7 +35,7 @@ class Camera:
 
     def _take(self) -> None:
         try:
-            self.pictures.append(drawn(self.env, self._name))
+            self.pictures.append(drawn(self.env, self._name).copy())  # many draw on one canvas again and again
         except UserError as error:
             self.trouble = error
             raise

@@ -78,7 +78,7 @@ class EnvPoolSource:
             max_steps=int(spec.config.max_episode_steps),
         )
 
-    def open(self, num_envs: int, env: EnvConfig) -> EnvPoolEnvs:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> EnvPoolEnvs:
         if env.on_error == "restart":
             raise UserError(f"{self.spec.id} cannot be started anew after a failure; use env.on_error=stop.")
         return EnvPoolEnvs(self, num_envs, env)

@@ -131,7 +131,7 @@ class GymnasiumSource:
             _check_mask(env, obs, info, self.mask_source, name)
         self.pace = Pace(name, env, self._made, self.mask_source)
 
-    def open(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
         workers, why = self.pace.workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, self.mask_source)
         pool.notices += self.notices + why

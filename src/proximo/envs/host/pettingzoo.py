@@ -148,7 +148,7 @@ class PettingZooSource:
         other._arrange(agents)
         return other
 
-    def open(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
         workers, why = self.pace.workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, reading=self._reading)
         pool.notices += self.notices + why

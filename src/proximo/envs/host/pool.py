@@ -32,8 +32,8 @@ class Engine(Protocol):
 
     def begin(self, command: int) -> None: ...
 
-    def set_options(self, options: dict[str, Any] | None) -> None:
-        """What every `reset` is given from now on."""
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
+        """What every `reset` is given from now on; what went wrong."""
         ...
 
     def finish(self, command: int) -> list[Fault]: ...
@@ -101,7 +101,7 @@ class AsyncEnvPool:
         buffers.seed[0] = seed
         if options != self._reset_options:
             self._reset_options = options
-            self._engine.set_options(options)
+            self._judge(self._engine.set_options(options))
         self._engine.begin(len(self.parts))
         self._judge(self._engine.finish(len(self.parts)))
         # Also where an environment had to be started anew: nothing was lost.
@@ -138,7 +138,7 @@ class AsyncEnvPool:
             if all(answers.get(index) is True for index in range(self.num_envs)):
                 return True
             self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
-            self.reset(int(self._buffers.seed[0]))
+            self.reset(int(self._buffers.seed[0]), self._reset_options)
             why_not = "it does not take back its state"
         self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
         return False
@@ -194,9 +194,10 @@ class Here:
             else:
                 self._crew.do(self._reset)
 
-    def set_options(self, options: dict[str, Any] | None) -> None:
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
         for slot in self._crew.slots:
             slot.reset_options = options
+        return []
 
     def finish(self, command: int) -> list[Fault]:
         if not self._faults:

@@ -107,9 +107,9 @@ class Workers:
             faults += self._reports(worker)
         return self._answers, faults
 
-    def set_options(self, options: dict[str, Any] | None) -> None:
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
         self._reset_options = options
-        self._request({worker: {OPTIONS: options} for worker in self._processes})
+        return self._request({worker: {OPTIONS: options} for worker in self._processes})
 
     def _request(self, requests: dict[int, dict[int, Any]]) -> list[Fault]:
         """Tell each worker something that does not fit into the block, and wait for the answers."""
