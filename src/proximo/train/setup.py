@@ -160,8 +160,8 @@ def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config, critics: bo
         for kind in ("observation_space", "action_space"):
             _check_space(f"The agent's {kind}{whose}", getattr(ours[name], kind), getattr(theirs[name], kind), spec.id)
     if critics and (ours.critic_state_space is not None or theirs.critic_state_space is not None):
-        critics = (ours.critic_state_space, theirs.critic_state_space)
-        _check_space("The agent's critic_state_space", *critics, spec.id)
+        seen = (ours.critic_state_space, theirs.critic_state_space)
+        _check_space("The agent's critic_state_space", *seen, spec.id)
 
 
 def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
