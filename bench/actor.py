@@ -13,8 +13,8 @@ import tempfile
 import jax
 
 from proximo import PPOTrainer
-from proximo.collect.actor import acting_types, actor
 from proximo.compiling import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
+from proximo.rollout.host_actor import actor
 
 WAYS = {
     "usual": CPU_OPTIONS,
@@ -35,21 +35,21 @@ def main() -> None:
         )
         with trainer:
             program = trainer.program
-            state = program.init(trainer.agent.params, trainer.agent.obs_stats)
+            state = program.init(trainer._given())
             program.compile(state)
-            collector = program._collector
-            types, batches = acting_types(program.policy, trainer.config), collector.env.batches
+            runner, behaviour = program._runner, program.behaviour
+            chosen, noise = program._chosen(state)
             actors = {
-                name: [jax.jit(actor(program.policy, batch, types), compiler_options=given) for batch in batches]
+                name: [jax.jit(actor(behaviour, part, chosen), compiler_options=given) for part in runner.env.parts]
                 for name, given in WAYS.items()
             }
             seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
             for number in range(REPEATS + 1):
                 for name, act in actors.items():
-                    collector._act = act
-                    collector.collect(state.train, state.collect, bool)
+                    runner._act = act
+                    runner.run(chosen, state.runner, noise, bool)
                     if number:  # the first compiles
-                        seconds[name].append((collector.policy_seconds, collector.env_seconds))
+                        seconds[name].append((runner.policy_seconds, runner.env_seconds))
     for name, values in seconds.items():
         policy, env = (statistics.median(part) * 1e3 for part in zip(*values, strict=True))
         print(f"{name:24} a rollout of 1,024 steps: {policy:5.1f} ms policy, {env:5.1f} ms environments")

@@ -20,12 +20,12 @@ RUNS = {
 def measure(env: str, settings: dict) -> tuple[float, int]:
     """Seconds that a checkpoint takes, and its size."""
     with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset=False, **settings) as trainer:
-        state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
-        history, run, times = History(trainer.config), Path(folder), []
+        state = trainer.program.init(trainer._given())
+        history, run, times = History(trainer.config, trainer.env.spec.groups), Path(folder), []
         for _ in range(10):
             started = time.perf_counter()
-            lanes = trainer.program.lanes(state)
-            checkpoint.save(run, "bench", state, lanes, history, trainer.agent, by_id=True)
+            envs = trainer.program.envs(state)
+            checkpoint.save(run, "bench", state, envs, history, trainer._agents, by_id=True)
             times.append(time.perf_counter() - started)
         return statistics.median(times), (run / "checkpoints" / "bench.safetensors").stat().st_size
 

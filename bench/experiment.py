@@ -49,7 +49,7 @@ def compare(num_seeds: int) -> None:
 def vmapped(num_seeds: int) -> None:
     config = PPOTrainer(ENV, **SETTINGS).config
     trainers = [PPOTrainer(config=replace(config, seed=seed)) for seed in range(num_seeds)]
-    states = [trainer.program.init(trainer.agent.params, trainer.agent.obs_stats) for trainer in trainers]
+    states = [trainer.program.init(trainer._given()) for trainer in trainers]
     program = trainers[0].program
     program.compile(states[0])
     all_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)

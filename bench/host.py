@@ -114,12 +114,14 @@ def sleepers() -> float:
     trainer = PPOTrainer(
         Sleeper, num_envs=SLEEPERS, rollout_length=128, minibatch_size=256, out=tempfile.mkdtemp() + "/run"
     )
-    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
-    trainer.program.compile(state)
-    collector, rates = trainer.program._collector, []
+    program = trainer.program
+    state = program.init(trainer._given())
+    program.compile(state)
+    chosen, noise = program._chosen(state)
+    rates = []
     for _ in range(6):
         begin = time.perf_counter()
-        collector.collect(state.train, state.collect, bool)
+        program._runner.run(chosen, state.runner, noise, bool)
         rates.append(SLEEPERS * 128 / (time.perf_counter() - begin))
     trainer.close()
     return statistics.median(rates)

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo import PPOAgent, PPOTrainer, settings
+from proximo import PPOTrainer, settings
 from proximo.envs import EnvSpec, Transition
-from proximo.train.prepare import make_program
+from proximo.train.setup import fresh_agents, make_program
 
 REPEATS = 3
 SIZES = {"MinAtar, 10 x 10 x 4": (10, 10, 4), "Atari, 84 x 84 x 4": (84, 84, 4)}
@@ -62,9 +62,9 @@ class Training:
         )
         config = settings.build(settings.from_keywords(chosen))
         env = Snow(shape)
-        agent = PPOAgent(env.spec.observation_space, env.spec.action_space, config)
-        self.program = make_program(env, agent, config)
-        self.state = self.program.init(agent.params, agent.obs_stats)
+        agents = fresh_agents(env.spec, config, None)
+        self.program, _ = make_program(env, agents, config)
+        self.state = self.program.init((agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats")))
         self.program.compile(self.state)
         self.frames = config.frames_per_batch
 

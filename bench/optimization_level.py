@@ -22,7 +22,7 @@ def main() -> None:
     env = sys.argv[1] if len(sys.argv) > 1 else "gymnax/CartPole-v1"
     trainer = PPOTrainer(env=env, preset=False, minibatch_size=256, epochs_per_update=4)
     program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
+    state = program.init(trainer._given())
     seconds, compiled = {}, {}
     for level in (1, 2, 3, 1):  # the first compilation of a process is slower than the others, so it is repeated
         lowered = jax.jit(program._chunk).lower(state, np.int32(1), program._numbers)

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from proximo import PPOAgent, PPOTrainer, envs
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.policy.networks import Network
 
 ENV = "gymnax/Breakout-MinAtar"
@@ -38,13 +39,13 @@ def encode(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
 
 def random_observations(num_steps: int, num_envs: int = 16) -> jax.Array:
     """[N, 10, 10, 4] what a random policy sees."""
-    env = Lanes(envs.make(ENV), num_envs)
+    env = VectorizedEnv(envs.make(ENV), num_envs)
     num_actions = env.spec.action_space.n
 
     def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         action = jax.random.randint(key, (num_envs,), 0, num_actions)
-        state, moved = env.step(key, state, action)
-        return state, moved.obs
+        state, moved = env.step(key, state, {ONE: action})
+        return state, moved.groups[ONE].obs
 
     state, _ = env.reset(jax.random.key(0))
     _, seen = jax.lax.scan(step, state, jax.random.split(jax.random.key(1), num_steps))

@@ -55,7 +55,7 @@ def load_policy(path):
 
 
 def load_checkpoint(path):
-    return checkpoint.load(path).policy()
+    return checkpoint.load(path).agents()
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ SPACES = {
 
 
 class Faulty(gymnasium.Env):
-    """Shows its lane, its step and a random number; every episode has `length` steps, each with reward 1.
+    """Shows its number in the pool, its step and a random number; every episode has `length` steps, each with reward 1.
 
-    In `lane`, `in_step` spoils step number `at` (from 1, since the start), and `in_reset` the reset after `at` steps;
-    only in these `generations`: 0 before it was first started anew. `seed` is the run's: by its seed a lane is known.
+    In environment `number`, `in_step` spoils step `at` (from 1, since the start), and `in_reset` the reset after `at`
+    steps; only in these `generations`: 0 before it was first started anew. `seed` is the run's: by its seed one is
+    known.
     While the file `armed` is there, no environment can be made: `in_making` happens instead.
     """
 
@@ -37,7 +38,7 @@ class Faulty(gymnasium.Env):
         self,
         in_step=None,
         in_reset=None,
-        lane=1,
+        number=1,
         at=3,
         length=5,
         seed=0,
@@ -51,16 +52,16 @@ class Faulty(gymnasium.Env):
         if armed is not None and Path(armed).exists():
             in_making(armed)
         self.in_step, self.in_reset, self.in_closing = in_step, in_reset, in_closing
-        self.faulty_lane, self.at, self.length, self.base, self.generations = lane, at, length, seed, generations
+        self.faulty_number, self.at, self.length, self.base, self.generations = number, at, length, seed, generations
         self.shown, self.masked = shown, masked
         self.observation_space = SPACES[shown]
         self.action_space = spaces.Discrete(2)
-        self.lane = self.generation = self.total = self.count = 0
+        self.number = self.generation = self.total = self.count = 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if seed is not None:
-            self.generation, self.lane = divmod(seed - self.base - RESET_OFFSET, RESTART_STRIDE)
+            self.generation, self.number = divmod(seed - self.base - RESET_OFFSET, RESTART_STRIDE)
             self.total = 0
         self.count = 0
         result = (self.look(), self.info())
@@ -73,10 +74,10 @@ class Faulty(gymnasium.Env):
         return self.in_step(result) if self.in_step and self.now() else result
 
     def now(self):
-        return self.lane == self.faulty_lane and self.total == self.at and self.generation in self.generations
+        return self.number == self.faulty_number and self.total == self.at and self.generation in self.generations
 
     def close(self):
-        if self.in_closing and self.lane == self.faulty_lane:
+        if self.in_closing and self.number == self.faulty_number:
             self.in_closing(None)
 
     def look(self, action=0):
@@ -84,7 +85,7 @@ class Faulty(gymnasium.Env):
             return int(self.np_random.integers(200))
         if self.shown == "bytes":
             return self.np_random.integers(200, size=3, dtype=np.uint8)
-        return np.array([self.lane / 10, self.total % 7, self.np_random.random() + np.sum(action)], np.float32)
+        return np.array([self.number / 10, self.total % 7, self.np_random.random() + np.sum(action)], np.float32)
 
     def info(self):
         return {"action_mask": np.array([True, False])} if self.masked else {}
@@ -213,5 +214,5 @@ class Helped(Faulty):
 gymnasium.register("Fine-v0", Faulty)
 gymnasium.register("Slow-v0", Slow)
 gymnasium.register("Threaded-v0", Threaded)
-gymnasium.register("Crash-v0", Faulty, kwargs={"in_step": raises, "at": 80, "lane": 2})
-gymnasium.register("Hang-v0", Faulty, kwargs={"in_step": hangs, "at": 80, "lane": 2})
+gymnasium.register("Crash-v0", Faulty, kwargs={"in_step": raises, "at": 80, "number": 2})
+gymnasium.register("Hang-v0", Faulty, kwargs={"in_step": hangs, "at": 80, "number": 2})

@@ -65,7 +65,7 @@ class CompiledWalk:
 
 
 class Noisy(gymnasium.Env):
-    """Draws its observations, rewards and ends from its own generator: shows seeds, lanes and resets. The first entry
+    """Draws its observations, rewards and ends from its own generator: shows seeds and resets. The first entry
     of the observation is the seed of the last seeded reset, the second the number of resets since."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)

@@ -105,6 +105,55 @@ class FinalObservation(Probe):
         return state, moved
 
 
+class FinalState(Probe):
+    """`FinalObservation` in which nothing is seen, and only the critic is told the cue: V(-1) = 1, V(1) = 0."""
+
+    name = "final-state"
+
+    def __init__(self) -> None:
+        self.spec = EnvSpec(f"probe/{self.name}", UNIT, spaces.Discrete(2), critic_state_space=UNIT)
+
+    def reset(self, key):
+        state, first = super().reset(key)
+        return state, first.replace(critic_state=state[1][None])
+
+    def observe(self, clock, cue):
+        return jnp.zeros(1, jnp.float32)
+
+    def step(self, key, state, action):
+        cut = state[1] < 0
+        moved = Transition(obs=jnp.zeros(1), reward=cut.astype(jnp.float32), terminated=~cut, truncated=cut)
+        return state, moved.replace(critic_state=jnp.ones(1, jnp.float32))
+
+
+class Weather(Probe):
+    """A sign is seen and must be answered, which pays 0.02; the weather pays 10 or -10, whatever is answered. Only the
+    critic is told the weather, or nobody is. One step an episode; `team_probes.Weather` for one agent."""
+
+    name = "weather"
+    SIGNS = 16
+
+    def __init__(self, told: bool = True) -> None:
+        seen = spaces.Discrete(self.SIGNS, dtype=np.int32)
+        space = UNIT if told else None
+        self.told = told
+        self.spec = EnvSpec(f"probe/{self.name}", seen, spaces.Discrete(2), max_steps=1, critic_state_space=space)
+
+    def reset(self, key):
+        own, key = jax.random.split(key)
+        sign = jax.random.randint(own, (), 0, self.SIGNS, jnp.int32)
+        weather = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
+        return (sign, weather), self._report(sign, weather)
+
+    def step(self, key, state, action):
+        sign, weather = state
+        reward = 10 * weather + 0.02 * (action == sign % 2).astype(jnp.float32)
+        return state, self._report(sign, weather).replace(reward=reward, terminated=True)
+
+    def _report(self, sign, weather):
+        return Transition(obs=sign, critic_state=weather[None] if self.told else None)
+
+
 class Masked(Probe):
     """Three actions; the best one (2, reward 5) is forbidden, and taking it would end in reward -100."""
 
@@ -236,6 +285,34 @@ class LongRecall(Probe):
         last = clock == self.length - 1
         right = last & ((action == 1) == (cue > 0))
         moved = Transition(obs=self.observe(clock + 1, cue), reward=right.astype(jnp.float32), terminated=last)
+        return (clock + 1, cue), moved
+
+
+class Errand(Probe):
+    """One of `num_cues` cues is shown at the first of `length` steps; reward 1 if the last action is the cue's own. A
+    dictionary to see, and one action that is always forbidden. Without memory 1 / `num_cues` is the best."""
+
+    def __init__(self, length: int, num_cues: int = 2) -> None:
+        self.name, self.length, self.num_cues = f"errand-{length}-{num_cues}", length, num_cues
+        cue, clock = spaces.Discrete(num_cues + 1, dtype=np.int32), spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.observation_space, self.action_space = spaces.Dict({"cue": cue, "clock": clock}), cue
+        super().__init__()
+
+    def reset(self, key):
+        cue = jax.random.randint(key, (), 1, self.num_cues + 1)
+        return (jnp.int32(0), cue), Transition(obs=self.observe(jnp.int32(0), cue), action_mask=self.mask())
+
+    def mask(self):
+        return jnp.arange(self.num_cues + 1) > 0
+
+    def observe(self, clock, cue):
+        return {"cue": jnp.where(clock == 0, cue, 0), "clock": (clock.astype(jnp.float32) / self.length)[None]}
+
+    def step(self, key, state, action):
+        clock, cue = state
+        last = clock == self.length - 1
+        right = (last & (action == cue)).astype(jnp.float32)
+        moved = Transition(self.observe(clock + 1, cue), reward=right, terminated=last, action_mask=self.mask())
         return (clock + 1, cue), moved
 
 

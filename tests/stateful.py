@@ -196,7 +196,7 @@ class Heavy(Base):
 
 
 class Trapped(Hooked):
-    """Once the file `armed` is there, `trap` happens in lane 1 when its state is asked for."""
+    """Once the file `armed` is there, `trap` happens in environment 1 when its state is asked for."""
 
     def __init__(self, armed, trap):
         super().__init__()
@@ -204,11 +204,11 @@ class Trapped(Hooked):
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
-            self.lane = seed - 10_000
+            self.number = seed - 10_000
         return super().reset(seed=seed, options=options)
 
     def get_state(self):
-        if self.lane == 1 and Path(self.armed).exists():
+        if self.number == 1 and Path(self.armed).exists():
             self.trap()
         return super().get_state()
 

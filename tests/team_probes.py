@@ -100,7 +100,7 @@ class Weather:
         observation_spaces=each(("left", "right"), spaces.Discrete(SIGNS)),
         action_spaces=each(("left", "right"), spaces.Discrete(2)),
         groups={"both": ("left", "right")},
-        state_space=spaces.Box(-1, 1, (1,), np.float32),
+        critic_state_space=spaces.Box(-1, 1, (1,), np.float32),
     )
 
     def reset(self, key):
@@ -122,7 +122,7 @@ class Weather:
             terminated=each(agents, ended),
             truncated=each(agents, False),
             alive=each(agents, not ended),
-            state=weather[None],
+            critic_state=weather[None],
         )
 
 

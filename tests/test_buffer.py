@@ -10,7 +10,8 @@ from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.buffer import action_metrics, buffer_metrics, described
-from proximo.ppo.rollout import Rollout, Samples
+from proximo.ppo.samples import Samples
+from proximo.rollout.types import Rollout
 
 VALID = jnp.array([True, True, False, True])
 

@@ -91,8 +91,9 @@ def test_what_is_missing_or_damaged_says_so(tmp_path):
     assert read(tmp_path / "empty").state == "missing"
     damages = {
         "result.json": ["", "[]", "{", '{"stop_reason": "budget"}', "\x00\xff", "[" * 100_000],
-        "metrics.jsonl": ["nonsense\n", "[]\n", "3\n", '{"step": "far"}\n'],
+        "metrics.jsonl": ["nonsense\n", "[]\n", "3\n", '{"step": "far"}\n', '{"step": %s}\n' % ("9" * 400)],
     }
+    damages["result.json"] += ['{"stop_reason": "budget", "total_steps": Infinity}']
     damages["result.json"] += ['{"stop_reason": "budget", "total_steps": 1, "final_eval": "x"}']
     for i, (file, text) in enumerate((file, text) for file, texts in damages.items() for text in texts):
         path = write_run(tmp_path / str(i))
@@ -186,9 +187,15 @@ def test_where_there_is_nothing(tmp_path):
     write_run(tmp_path / "run")
     with pytest.raises(UserError, match="nowhere"):
         gather([tmp_path, tmp_path / "nowhere"])
-    (tmp_path / "experiment.json").write_text('{"runs": [{"trial": "a"}]}')
-    with pytest.raises(UserError, match=r"experiment\.json is damaged"):
-        gather([tmp_path])
+    for run in ('{"trial": "a"}', '{"path": "runs/a", "trial": "a", "env": "x", "seed": 1e999}'):
+        (tmp_path / "experiment.json").write_text(f'{{"runs": [{run}]}}')
+        with pytest.raises(UserError, match=r"experiment\.json is damaged"):
+            gather([tmp_path])
+    for path in ("../a", "/runs/a", r"runs/a\ud800"):  # outside of the folder, or not a name that a file can have
+        run = f'{{"path": "{path}", "trial": "a", "env": "x", "seed": 0}}'
+        (tmp_path / "experiment.json").write_text(f'{{"runs": [{run}]}}')
+        with pytest.raises(UserError, match="which is not one of an experiment"):
+            gather([tmp_path])
     (tmp_path / "experiment.json").write_text('{"runs": []}')
     with pytest.raises(UserError, match="no runs"):
         gather([tmp_path])

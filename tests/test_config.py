@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import proximo
-from proximo.config import Config, EnvConfig, NetworkConfig, PPOConfig, TrainConfig, check
+from proximo.config import MINIBATCH, Config, EnvConfig, NetworkConfig, PPOConfig, TrainConfig, check
 from proximo.errors import UserError
-from proximo.settings import SETTINGS
+from proximo.settings import SETTINGS, build, settle
 
 ROOT = Path(proximo.__file__).parent
 
@@ -218,3 +218,14 @@ def test_every_setting_is_read():
     read = settings_read_by(sources)
     unread = [path for path in SETTINGS if path not in read]
     assert not unread, f"nothing reads: {', '.join(unread)}"
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "rollout_length", "size"),
+    [(1, MINIBATCH, MINIBATCH), (1, 6, 6), (1, MINIBATCH + 2, (MINIBATCH + 2) // 2), (3, 3 * MINIBATCH, MINIBATCH)],
+)
+def test_an_open_minibatch_is_the_largest_that_fits(num_envs, rollout_length, size):
+    config = build({"env.num_envs": num_envs, "ppo.rollout_length": rollout_length})
+    assert config.minibatch_size == size
+    assert config.num_minibatches * size == num_envs * rollout_length
+    assert settle(config, continuous=False).ppo.minibatch_size == size

@@ -347,7 +347,7 @@ WRONG_NUMBERS = {
 
 FORGED_CHECKPOINTS = {
     **{name: change for name, change in DAMAGED_ARRAYS.items() if name != "a tensor renamed"},
-    **{f"without {key}": put(key, GONE) for key in ("config", "agent", "by_id", "history", "lanes")},
+    **{f"without {key}": put(key, GONE) for key in ("config", "agents", "by_id", "history", "envs")},
     **{f"without history/{key}": put(f"history/{key}", GONE) for key in WRONG_NUMBERS},
     **{
         f"{key} of {str(value)[:20]!r}": put(f"history/{key}", value)
@@ -355,33 +355,35 @@ FORGED_CHECKPOINTS = {
         for value in values
     },
     **{f"settings: {name}": put("config", value) for name, value in CONFIGS.items() if "another" not in name},
-    **{f"agent: {value}": put("agent", value) for value in (None, [], "PPO", {})},
+    **{f"agents: {value}": put("agents", value) for value in (None, [], "PPO", {})},
+    **{f"agents by group: {value}": put("agents/agent", value) for value in (None, [], "PPO", {}, GONE)},
     **{
-        f"agent's networks: {name}": put("agent/networks", value)
+        f"agent's networks: {name}": put("agents/agent/networks", value)
         for name, value in NETWORKS.items()
         if name != "missing"
     },
-    "agent's space": put("agent/observation_space", SPACES["another box"]),
+    "agent's space": put("agents/agent/observation_space", SPACES["another box"]),
     **{f"by id: {value}": put("by_id", value) for value in (None, 1, "yes")},
     **{f"history: {value}": put("history", value) for value in (None, [], "long")},
-    **{f"lanes: {value}": put("lanes", value) for value in (1, -1, 10**12, True, "0", [], 0.0)},
-    "a lane too many": extra("lane/0"),
-    "two lanes nobody counts": lambda held, meta: held.update({f"lane/{i}": np.zeros(3, np.uint8) for i in range(2)}),
-    "lanes of floats": lambda held, meta: (
-        meta.update(lanes=2) or held.update({f"lane/{i}": np.zeros(3) for i in range(2)})
+    **{f"envs: {value}": put("envs", value) for value in (1, -1, 10**12, True, "0", [], 0.0)},
+    "an environment too many": extra("env/0"),
+    "two nobody counts": lambda held, meta: held.update({f"env/{i}": np.zeros(3, np.uint8) for i in range(2)}),
+    "environments of floats": lambda held, meta: (
+        meta.update(envs=2) or held.update({f"env/{i}": np.zeros(3) for i in range(2)})
     ),
-    "lanes of another name": lambda held, meta: meta.update(lanes=1) or held.update({"lane/x": np.zeros(3, np.uint8)}),
+    "one of another name": lambda held, meta: meta.update(envs=1) or held.update({"env/x": np.zeros(3, np.uint8)}),
     "a part of no kind": extra("teapot/x"),
     "more history": extra("history/teapot"),
     "recent returns missing": renamed("history/recent", None),
     "recent returns of 2 rows": tensor("history/recent", lambda array: array[:2]),
+    "recent returns of no agent": tensor("history/recent", lambda array: array[:3]),
     "recent returns in single precision": tensor("history/recent", lambda array: array.astype(np.float32)),
-    "recent returns of too many": tensor("history/recent", lambda array: np.zeros((3, 101))),
+    "recent returns of too many": tensor("history/recent", lambda array: np.zeros((4, 101))),
     "a window of two axes": tensor("history/window", lambda array: array[None]),
     "a window of whole numbers": tensor("history/window", lambda array: array.astype(np.int64)),
     "4 environments": put("config/env/num_envs", 4),
     "10**9 environments": put("config/env/num_envs", 10**9),
-    "lanes of another length": tensor("collect/discounted", lambda array: np.zeros(3, np.float32)),
+    "lengths of 3 episodes": tensor("runner/episode_length", lambda array: np.zeros(3, np.int32)),
 }
 
 
@@ -393,7 +395,7 @@ def forged(whole, kind, change, path):
     tensors.write(path, kind.removeprefix("host_"), held, meta)
 
 
-FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-2"}
+FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-3"}
 
 
 def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_path, monkeypatch):
@@ -405,7 +407,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_pat
     with pytest.raises(UserError) as caught:
         checkpoint.load(tmp_path / "old.safetensors")
     assert str(caught.value).endswith(
-        "it holds proximo-checkpoint-1, and proximo-checkpoint-2 is expected. Another version of Proximo wrote it."
+        "it holds proximo-checkpoint-1, and proximo-checkpoint-3 is expected. Another version of Proximo wrote it."
     )
 
 
@@ -489,7 +491,7 @@ def test_large_claims_are_refused_without_large_memory(whole, tmp_path):
         forged(whole, "policy", put("observation_space", space), new(f"policy that sees {name}"))
         forged(whole, "policy", put("action_space", space), new(f"policy that does {name}"))
         if name in ("box of 10**12", "many boxes", "discrete of 10**10", "dict 300 deep"):
-            forged(whole, "checkpoint", put("agent/observation_space", space), new(f"checkpoint, {name}"))
+            forged(whole, "checkpoint", put("agents/agent/observation_space", space), new(f"checkpoint, {name}"))
     for name, config in SETTINGS_BOMBS.items():
         forged(whole, "policy", put("config", config), new(f"policy of {name}"))
         forged(whole, "checkpoint", put("config", config), new(f"checkpoint of {name}"))
@@ -723,6 +725,7 @@ def half_run(folder, path):
 RESUMED = {
     "a counter renamed": renamed("program/train/update", "program/train/teapot"),
     "keys of another shape": tensor("program/train/keys/env", lambda array: np.zeros((7, 7), np.uint32)),
+    "lanes of another length": tensor("lanes/agent/discounted", lambda array: np.zeros(3, np.float32)),
     "moments of another type": tensor("/mu/", lambda array: array.astype(np.float16)),
     "more updates than rows": put("history/updates", 5),
 }
@@ -738,44 +741,44 @@ def test_resuming_refuses_a_state_that_does_not_fit(whole, tmp_path, name):
     assert not (run / "result.json").exists()
 
 
-def random_lanes(data):
+def random_envs(data):
     return random.Random(0).randbytes(len(data))
 
 
-def cut_lanes(data):
+def cut_envs(data):
     return data[:-1]
 
 
-def evil_lanes(data):
+def evil_envs(data):
     inner, *counts = decode(data)
     forgeries = dict(forged_states(inner, random.Random(0)))
     return encode([forgeries["os:system as an attribute"], *counts])
 
 
-def pickled_lanes(data):
+def pickled_envs(data):
     return pickle.dumps(Opens("marker", "system"))
 
 
-def endless_lanes(data):
+def endless_envs(data):
     return encode([decode(data)[0], 10**30, 10**30, -1, 10**30])
 
 
-def negative_lanes(data):
+def negative_envs(data):
     return encode([decode(data)[0], -5, -5, -5, -5])
 
 
-FORGED_LANES = [random_lanes, cut_lanes, evil_lanes, pickled_lanes]
-OTHER_COUNTS = [endless_lanes, negative_lanes]  # of which nobody can know that they are wrong
+FORGED_ENVS = [random_envs, cut_envs, evil_envs, pickled_envs]
+OTHER_COUNTS = [endless_envs, negative_envs]  # of which nobody can know that they are wrong
 
 
-@pytest.mark.parametrize("forge", FORGED_LANES + OTHER_COUNTS)
+@pytest.mark.parametrize("forge", FORGED_ENVS + OTHER_COUNTS)
 def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeypatch, forge):
     monkeypatch.chdir(tmp_path)
     run, file = half_run(whole.host_half, tmp_path / "run")
 
     def change(held, meta):
-        for lane in range(2):
-            held[f"lane/{lane}"] = np.frombuffer(forge(held[f"lane/{lane}"].tobytes()), np.uint8)
+        for env in range(2):
+            held[f"env/{env}"] = np.frombuffer(forge(held[f"env/{env}"].tobytes()), np.uint8)
 
     forged(whole, "host_checkpoint", change, file)
     notes = probes.Notes()

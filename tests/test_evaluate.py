@@ -13,7 +13,19 @@ from proximo import PPOAgent, PPOTrainer
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.envs.api import Transition
-from proximo.evaluate import MAX_LANES, make_evaluator
+from proximo.envs.groups import ONE
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Learners, actors
+from proximo.rollout.evaluate import MAX_ENVS, make_evaluator
+
+
+def evaluator_of(agent, source, *given, **options):
+    """The evaluator of an agent, which takes what `acting` gives."""
+    return make_evaluator(source, Learners(Agents.of_one(agent).policies), *given, **options)
+
+
+def acting(agent):
+    return actors({ONE: agent})
 
 
 class Lengths(probes.Counter):
@@ -30,11 +42,11 @@ class Lengths(probes.Counter):
 def evaluate(env, episodes, seed=0, max_steps=None, eval_max_steps=10_000, **options):
     options |= {"max_steps": eval_max_steps}
     agent = PPOAgent(env.spec.observation_space, env.spec.action_space)
-    evaluator = make_evaluator(env, agent.policy, episodes, EnvConfig(max_steps_per_episode=max_steps), seed, **options)
-    return evaluator(agent.params, None)
+    config = EnvConfig(max_steps_per_episode=max_steps)
+    return evaluator_of(agent, env, episodes, config, seed, **options)(acting(agent))
 
 
-def test_every_lane_plays_its_quota():
+def test_every_environment_plays_its_quota():
     played = evaluate(Lengths(), 150)
     assert len(played.returns) == 150
     assert set(played.lengths.tolist()) == {2, 6}
@@ -45,7 +57,7 @@ def test_every_lane_plays_its_quota():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("episodes", [1, 3, MAX_LANES + 1])
+@pytest.mark.parametrize("episodes", [1, 3, MAX_ENVS + 1])
 def test_any_number_of_episodes(episodes):
     assert evaluate(Lengths(), episodes).summary()["episodes"] == episodes
 
@@ -84,9 +96,9 @@ def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind):
     source = probes.Counter() if kind == "compiled" else make(Endless)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
     env = EnvConfig(num_envs=2, workers=0)
-    evaluator = make_evaluator(source, agent.policy, 3, env, 0, max_steps=12)
+    evaluator = evaluator_of(agent, source, 3, env, 0, max_steps=12)
     for said in ([NOTICE.format(3, 3, 12)], []):
-        played = evaluator(agent.params, None)
+        played = evaluator(acting(agent))
         assert played.lengths.tolist() == [12, 12, 12]
         assert (played.cut, played.summary()["episodes_cut"]) == (3, 3)
         assert evaluator.notices == said
@@ -181,9 +193,9 @@ def test_success(says, success_return, successful):
     ],
 )
 def test_success_on_the_host(says, success_return, successes):
-    """Four lanes: short, long, short, long. Where the environment says nothing of the long ones, the return decides."""
+    """Short, long, short, long. Where the environment says nothing of the long ones, the return decides."""
     evaluator, agent = on_host(lambda: HostDivided(says), 4, num_envs=4, success_return=success_return)
-    played = evaluator(agent.params, None)
+    played = evaluator(acting(agent))
     assert played.lengths.tolist() == [2, 6, 2, 6]
     assert played.successes.tolist() == [bool(flag) for flag in successes]
 
@@ -199,12 +211,12 @@ def test_sampled_actions_have_a_stream_of_their_own():
     assert not np.array_equal(first.returns, other.returns)
 
 
-def test_sampled_actions_on_the_host_do_not_depend_on_batches():
+def test_sampled_actions_on_the_host_do_not_depend_on_parts():
     def played(deterministic, groups=1, seed=0, episodes=6):
         evaluator, agent = on_host(
             host_probes.Noisy, episodes, seed, num_envs=3, groups=groups, deterministic=deterministic
         )
-        first, again = evaluator(agent.params, None), evaluator(agent.params, None)
+        first, again = evaluator(acting(agent)), evaluator(acting(agent))
         np.testing.assert_array_equal(first.returns, again.returns)
         return first.returns
 
@@ -230,7 +242,7 @@ def test_evaluating_does_not_change_training(tmp_path):
 
 
 class Counting(host_probes.Walk):
-    """Ends after as many steps as its lane's seed says (3 + seed modulo 4), and the reward is always 1."""
+    """Ends after as many steps as its seed says (3 + seed modulo 4), and the reward is always 1."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
@@ -246,27 +258,27 @@ def on_host(env, episodes, seed=0, success_return=None, deterministic=True, **ke
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
     config = EnvConfig(workers=0, **keywords)
-    evaluator = make_evaluator(source, agent.policy, episodes, config, seed, success_return, deterministic)
+    evaluator = evaluator_of(agent, source, episodes, config, seed, success_return, deterministic)
     return evaluator, agent
 
 
-def test_host_lanes_play_their_quotas():
-    """Seven episodes on four lanes: 2, 2, 2 and 1. The lanes' seeds are 999 + 10,000 + i, their lengths 6, 3, 4, 5."""
+def test_host_environments_play_their_quotas():
+    """Seven episodes on four environments: 2, 2, 2 and 1. Their seeds are 999 + 10,000 + i, the lengths 6, 3, 4, 5."""
     evaluator, agent = on_host(Counting, 7, num_envs=4)
-    assert [3 + (999 + 10_000 + lane) % 4 for lane in range(4)] == [6, 3, 4, 5]
-    played = evaluator(agent.params, None)
+    assert [3 + (999 + 10_000 + env) % 4 for env in range(4)] == [6, 3, 4, 5]
+    played = evaluator(acting(agent))
     assert played.lengths.tolist() == [6, 6, 3, 3, 4, 4, 5]
     assert played.returns.tolist() == played.lengths.tolist()
 
 
 def test_host_evaluation_repeats_itself_and_stops_when_told():
     evaluator, agent = on_host(host_probes.Noisy, 6, num_envs=3)
-    first, again = evaluator(agent.params, None), evaluator(agent.params, None)
+    first, again = evaluator(acting(agent)), evaluator(acting(agent))
     np.testing.assert_array_equal(first.returns, again.returns)
     np.testing.assert_array_equal(first.lengths, again.lengths)
-    assert evaluator(agent.params, None, lambda: True) is None
+    assert evaluator(acting(agent), lambda: True) is None
     other, _ = on_host(host_probes.Noisy, 6, seed=1, num_envs=3)
-    assert not np.array_equal(other(agent.params, None).returns, first.returns)
+    assert not np.array_equal(other(acting(agent)).returns, first.returns)
     evaluator.close()
     evaluator.close()
 
@@ -277,13 +289,13 @@ def test_a_host_environment_that_never_ends_is_cut():
             return *super().step(action)[:2], False, False, {"action_mask": [True, True]}
 
     evaluator, agent = on_host(Endless, 2, max_steps_per_episode=30)
-    assert evaluator(agent.params, None).lengths.tolist() == [30, 30]
+    assert evaluator(acting(agent)).lengths.tolist() == [30, 30]
 
 
 def test_both_kinds_of_environment_are_evaluated_alike():
     """The same walk in JAX and in Python, and the same deterministic policy: the same episodes."""
     evaluator, agent = on_host(host_probes.Walk, 5)
-    compiled = make_evaluator(host_probes.CompiledWalk(), agent.policy, 5, EnvConfig(max_steps_per_episode=50), 0)
-    host, other = evaluator(agent.params, None), compiled(agent.params, None)
+    compiled = evaluator_of(agent, host_probes.CompiledWalk(), 5, EnvConfig(max_steps_per_episode=50), 0)
+    host, other = evaluator(acting(agent)), compiled(acting(agent))
     assert host.lengths.tolist() == other.lengths.tolist()
     assert host.returns.tolist() == other.returns.tolist()

@@ -75,6 +75,14 @@ def test_gradients_reach_the_encoder_where_it_is_trained_on(finetune):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", ["loss", "optimizer"])
+def test_own_losses_and_optimizers_train_and_go_on(part, tmp_path):
+    resumed = load(f"own_{part}").main(out=tmp_path / "run", **FEW)
+    assert resumed.config.ppo.own == (part,)
+    assert resumed.train()["total_steps"] == 128 + 1024
+
+
+@pytest.mark.slow
 def test_the_battle_is_trained(tmp_path):
     pytest.importorskip("magent2", reason="MAgent2 is not installed")
     few = dict(
@@ -91,6 +99,23 @@ def test_the_battle_is_trained(tmp_path):
     assert 0 <= result["final_eval"]["win_rate"] <= 1
 
 
+@pytest.mark.slow
+def test_a_privileged_critic_is_told_the_wind(tmp_path):
+    agent = load("privileged_critic").main(out=tmp_path / "run", workers=0, **FEW).agent
+    assert np.isfinite(agent.value(3, critic_state=[1.0]))
+    assert agent.act(3) in (0, 1)
+
+
+@pytest.mark.slow
+def test_a_family_makes_what_it_names(tmp_path):
+    family = load("environment_family")
+    assert family.names() == ["short", "long"]
+    env = family.make("short")
+    assert env.spec.id == "corridors/short"
+    assert PPOTrainer(env, out=tmp_path / "run", **FEW).train()["total_steps"] == 128
+
+
 def test_every_example_is_run():
     run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder", "battle"}
+    run |= {"own_loss", "own_optimizer", "privileged_critic", "environment_family"}
     assert {file.stem for file in FOLDER.glob("*.py")} == run

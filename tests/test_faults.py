@@ -16,13 +16,16 @@ import numpy as np
 import pytest
 
 import faulty
+from contracts.host import exchange, lanes
 from faulty import Faulty, Replaced
 from proximo import PPOTrainer, envs
-from proximo.collect.host import leave_out_voided
-from proximo.config import EnvConfig
-from proximo.envs.api import lanes_of
+from proximo.config import Config, EnvConfig
+from proximo.envs.groups import ONE
 from proximo.envs.host.workers import Workers
 from proximo.errors import EnvError, UserError
+from proximo.multi_agent.team_agent import make_agents
+from proximo.policy.behaviour import Learners, actors
+from proximo.rollout.host import HostRunner
 from proximo.track.console import Console
 
 TESTS = Path(__file__).parent
@@ -78,18 +81,16 @@ def pids(monkeypatch):
     assert signal.getsignal(signal.SIGALRM) is handler, "the alarm must be given back"
 
 
-def lanes(factory, workers, num_envs=4, **settings):
-    return envs.make(factory).lanes(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
+def pool_of(factory, workers, num_envs=4, **settings):
+    return envs.make(factory).open_envs(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
 
 
 def play(pool, steps):
-    """Step all lanes with the action 1; what they reported, field by field, time first."""
+    """Step all environments with the action 1; what they reported, field by field, time first."""
     seen = []
     for _ in range(steps):
-        for b, batch in enumerate(pool.batches):
-            here = lanes_of(batch)
-            pool.send(b, np.ones((here.stop - here.start, *pool.spec.action_space.shape), np.int64))
-        parts = [pool.recv(b) for b in range(len(pool.batches))]
+        exchange(pool, np.ones((pool.num_envs, *pool.spec.action_space.shape), np.int64))
+        parts = [lanes(pool.recv(part)) for part in range(len(pool.parts))]
         names = ("obs", "reward", "terminated", "truncated", "valid", "final_obs")
         seen.append([np.concatenate([getattr(part, name) for part in parts]) for name in names])
     return dict(zip(names, (np.stack(field) for field in zip(*seen, strict=True)), strict=True))
@@ -115,8 +116,8 @@ class Notes(Console):
 
 @BOTH
 def test_exception_in_step(workers):
-    error = failure(lanes(partial(Faulty, faulty.raises, lane=2, at=7), workers))
-    place = "The environment Faulty (lane 2, at step 7 (step 2 of its episode))"
+    error = failure(pool_of(partial(Faulty, faulty.raises, number=2, at=7), workers))
+    place = "The environment Faulty (number 2, at step 7 (step 2 of its episode))"
     assert error.sentence == f"{place} failed: ValueError: the wheel came off."
     assert error.trace.startswith("Traceback")
     assert 'raise ValueError("the wheel came off")' in error.trace
@@ -125,23 +126,23 @@ def test_exception_in_step(workers):
 
 @BOTH
 def test_the_traceback_is_the_environments_own(workers):
-    trace = failure(lanes(partial(Faulty, faulty.raises), workers)).trace
+    trace = failure(pool_of(partial(Faulty, faulty.raises), workers)).trace
     assert "faulty.py" in trace
     assert os.path.join("proximo", "envs") not in trace
 
 
 @BOTH
 def test_exception_in_the_first_reset(workers):
-    error = failure(lanes(partial(Faulty, in_reset=faulty.raises, lane=3, at=0), workers))
-    place = "The environment Faulty (lane 3, at a reset after 0 steps)"
+    error = failure(pool_of(partial(Faulty, in_reset=faulty.raises, number=3, at=0), workers))
+    place = "The environment Faulty (number 3, at a reset after 0 steps)"
     assert error.sentence == f"{place} failed: ValueError: the wheel came off."
     assert "in raises" in error.trace
 
 
 @BOTH
 def test_exception_in_a_later_reset(workers):
-    error = failure(lanes(partial(Faulty, in_reset=faulty.raises, lane=3, at=5), workers))
-    assert "(lane 3, at a reset after 5 steps) failed: ValueError: the wheel came off." in error.sentence
+    error = failure(pool_of(partial(Faulty, in_reset=faulty.raises, number=3, at=5), workers))
+    assert "(number 3, at a reset after 5 steps) failed: ValueError: the wheel came off." in error.sentence
     assert "in raises" in error.trace
 
 
@@ -150,8 +151,8 @@ def test_exception_in_the_constructor(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
-    error = failure(source.lanes(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
-    assert error.sentence.startswith("The environment Faulty (lane ")
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
+    assert error.sentence.startswith("The environment Faulty (number ")
     assert error.sentence.endswith(", when it was made) failed: ValueError: the wheel came off.")
     assert "in raises" in error.trace
 
@@ -165,19 +166,19 @@ def test_exception_in_the_first_constructor(tmp_path):
 
 @BOTH
 def test_exit_in_step(workers):
-    error = failure(lanes(partial(Faulty, faulty.exits, at=4), workers))
-    assert error.sentence.endswith("(lane 1, at step 4 (step 4 of its episode)) failed: SystemExit.")
+    error = failure(pool_of(partial(Faulty, faulty.exits, at=4), workers))
+    assert error.sentence.endswith("(number 1, at step 4 (step 4 of its episode)) failed: SystemExit.")
 
 
 @BOTH
 def test_exception_without_a_message(workers):
-    error = failure(lanes(partial(Faulty, faulty.raises_without_a_word), workers))
+    error = failure(pool_of(partial(Faulty, faulty.raises_without_a_word), workers))
     assert error.sentence.endswith(" failed: NotImplementedError.")
 
 
 def test_a_report_larger_than_a_pipe_arrives():
     """The worker cannot be done with sending it before it is read."""
-    error = failure(lanes(partial(Faulty, faulty.raises_at_length), 2))
+    error = failure(pool_of(partial(Faulty, faulty.raises_at_length), 2))
     assert "failed: ValueError: long long" in error.sentence
 
 
@@ -185,8 +186,8 @@ def test_a_report_larger_than_a_pipe_arrives():
 @FORKED
 def test_start_methods(start_method):
     config = EnvConfig(workers=2, timeout=30, start_method=start_method)
-    error = failure(envs.make(partial(Faulty, faulty.raises)).lanes(4, config))
-    assert "(lane 1, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in error.sentence
+    error = failure(envs.make(partial(Faulty, faulty.raises)).open_envs(4, config))
+    assert "(number 1, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in error.sentence
 
 
 # What takes too long.
@@ -194,11 +195,11 @@ def test_start_methods(start_method):
 
 @BOTH
 def test_hang_in_step(workers, pids):
-    pool = lanes(partial(Faulty, faulty.hangs, lane=2, at=3), workers)
+    pool = pool_of(partial(Faulty, faulty.hangs, number=2, at=3), workers)
     started = time.monotonic()
     error = failure(pool)
     assert TIMEOUT <= time.monotonic() - started < 3 * TIMEOUT
-    assert "The environment Faulty (lane 2, at step 3" in error.sentence
+    assert "The environment Faulty (number 2, at step 3" in error.sentence
     assert "it did not answer within 1 s (env.timeout)" in error.sentence
     assert len(pids) == workers
 
@@ -206,9 +207,9 @@ def test_hang_in_step(workers, pids):
 @pytest.mark.slow
 @BOTH
 def test_hang_in_reset(workers):
-    error = failure(lanes(partial(Faulty, in_reset=faulty.hangs, lane=2, at=0), workers))
+    error = failure(pool_of(partial(Faulty, in_reset=faulty.hangs, number=2, at=0), workers))
     where = "when it was made or reset" if workers else "at a reset after 0 steps"
-    assert f"The environment Faulty (lane 2, {where}) failed: " in error.sentence
+    assert f"The environment Faulty (number 2, {where}) failed: " in error.sentence
     assert "it did not answer within 1 s" in error.sentence
 
 
@@ -217,15 +218,15 @@ def test_slow_start(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.hangs))
     armed.touch()
-    error = failure(source.lanes(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
-    assert re.search(r"The environment Faulty \(lane \d.*did not answer within 1 s", error.sentence)
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
+    assert re.search(r"The environment Faulty \(number \d.*did not answer within 1 s", error.sentence)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_each_lane_has_the_time_to_itself(workers):
-    """Four lanes in one process take longer than the limit for one."""
+def test_each_environment_has_the_time_to_itself(workers):
+    """Four environments in one process take longer than the limit for one."""
     config = EnvConfig(workers=workers, timeout=0.5, groups=1)
-    with envs.make(faulty.Sleepy).lanes(4 * max(workers, 1), config) as pool:
+    with envs.make(faulty.Sleepy).open_envs(4 * max(workers, 1), config) as pool:
         pool.reset(0)
         assert play(pool, 1)["valid"].all()
 
@@ -236,40 +237,40 @@ def test_each_lane_has_the_time_to_itself(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("idle", [True, False])
 def test_killed_worker(workers, idle, pids):
-    pool = lanes(Faulty, workers)
+    pool = pool_of(Faulty, workers)
     with pool:
         pool.reset(0)
         play(pool, 2)
         pid = pids[-1]
         if not idle:  # it is told before, and stopped so that it cannot answer
             os.kill(pid, signal.SIGSTOP)
-            pool.send(1, np.ones(2, np.int64))
+            pool.send(1, {ONE: np.ones(2, np.int64)})
         os.kill(pid, signal.SIGKILL)
         assert wait_until(lambda: not running(pid), 2)
         if idle:
-            pool.send(1, np.ones(2, np.int64))
+            pool.send(1, {ONE: np.ones(2, np.int64)})
         with pytest.raises(EnvError) as caught:
             pool.recv(1)
-    words = rf"The environment Faulty \(lane \d, at step 3\) failed: its worker process \d \(pid {pid}\) was killed by "
-    assert re.fullmatch(words + r"SIGKILL\.", caught.value.sentence)
+    words = rf"The environment Faulty \(number \d, at step 3\) failed: its worker process \d \(pid {pid}\) was "
+    assert re.fullmatch(words + r"killed by SIGKILL\.", caught.value.sentence)
 
 
 def test_process_that_ends_itself(pids):
-    error = failure(lanes(partial(Faulty, faulty.dies, lane=3, at=6), 2))
-    said = rf"\(lane 3, at step 6\) failed: its worker process 1 \(pid {pids[1]}\) ended with exit code 3\."
+    error = failure(pool_of(partial(Faulty, faulty.dies, number=3, at=6), 2))
+    said = rf"\(number 3, at step 6\) failed: its worker process 1 \(pid {pids[1]}\) ended with exit code 3\."
     assert re.search(said, error.sentence)
 
 
-def test_process_that_ends_before_its_first_lane():
+def test_process_that_ends_before_its_first_environment():
     """Lane 2 is the first of its process, and not in the first group."""
-    error = failure(lanes(faulty.Unpackable(os._exit, (7,)), 4, on_error="restart", max_restarts=1))
-    assert re.search(r"The environment Faulty \(lane \d, when it .* ended with exit code 7\.", error.sentence)
+    error = failure(pool_of(faulty.Unpackable(os._exit, (7,)), 4, on_error="restart", max_restarts=1))
+    assert re.search(r"The environment Faulty \(number \d, when it .* ended with exit code 7\.", error.sentence)
 
 
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
 def test_factory_that_cannot_be_unpacked(on_error):
-    """There are no lanes to start anew."""
-    pool = lanes(faulty.Unpackable(faulty.raises, (None,)), 2, on_error=on_error)
+    """There are no environments to start anew."""
+    pool = pool_of(faulty.Unpackable(faulty.raises, (None,)), 2, on_error=on_error)
     error = failure(pool, steps=0)
     assert error.sentence.startswith("The environment Faulty (when its process started) failed: ValueError: the wheel")
 
@@ -278,7 +279,7 @@ def test_factory_that_cannot_be_packed():
     lock = threading.Lock()
     source = envs.make(lambda: Faulty() if lock else None)
     with pytest.raises(UserError, match=r"Faulty cannot be sent to another process.*lock.*env.workers=0"):
-        source.lanes(4, EnvConfig(workers=2))
+        source.open_envs(4, EnvConfig(workers=2))
 
 
 # What environments return.
@@ -311,16 +312,16 @@ SPOILT = {
 @pytest.mark.parametrize("name", SPOILT)
 def test_spoilt_step(workers, name):
     shown, fault, words = SPOILT[name]
-    error = failure(lanes(partial(Faulty, fault, lane=2, at=3, shown=shown), workers))
-    assert error.sentence.startswith("The environment Faulty (lane 2, at step 3 (step 3 of its episode)) failed: ")
+    error = failure(pool_of(partial(Faulty, fault, number=2, at=3, shown=shown), workers))
+    assert error.sentence.startswith("The environment Faulty (number 2, at step 3 (step 3 of its episode)) failed: ")
     assert words in error.sentence
     assert error.trace == ""
 
 
 @pytest.mark.parametrize("value", [True, np.True_, np.array(True), np.array([True]), 1, np.int64(1), 1.0])
 def test_ends_that_are_meant_are_taken(value):
-    """In lane 2 the episode ends at step 3 instead of 5."""
-    seen, _ = recorded(partial(Faulty, Replaced(2, value), lane=2), 0, steps=3)
+    """In environment 2 the episode ends at step 3 instead of 5."""
+    seen, _ = recorded(partial(Faulty, Replaced(2, value), number=2), 0, steps=3)
     assert seen["terminated"].tolist() == [[False] * 4, [False] * 4, [False, False, True, False]]
 
 
@@ -329,8 +330,8 @@ def test_ends_that_are_meant_are_taken(value):
 @pytest.mark.parametrize("name", ["nan obs", "shape", "four values"])
 def test_spoilt_step_at_the_ends_of_an_episode(workers, at, name):
     _, fault, words = SPOILT[name]
-    error = failure(lanes(partial(Faulty, fault, lane=2, at=at), workers))
-    assert f"(lane 2, at step {at} (step {at} of its episode)) failed: {words}" in error.sentence
+    error = failure(pool_of(partial(Faulty, fault, number=2, at=at), workers))
+    assert f"(number 2, at step {at} (step {at} of its episode)) failed: {words}" in error.sentence
 
 
 @BOTH
@@ -346,8 +347,8 @@ def test_spoilt_step_at_the_ends_of_an_episode(workers, at, name):
     ids=["obs alone", "shape", "nan", "no info"],
 )
 def test_spoilt_reset(workers, at, fault, words):
-    error = failure(lanes(partial(Faulty, in_reset=fault, lane=2, at=at), workers))
-    assert f"(lane 2, at a reset after {at} steps) failed: " in error.sentence
+    error = failure(pool_of(partial(Faulty, in_reset=fault, number=2, at=at), workers))
+    assert f"(number 2, at a reset after {at} steps) failed: " in error.sentence
     assert words in error.sentence
     assert error.trace == ""
 
@@ -363,22 +364,22 @@ def test_spoilt_reset(workers, at, fault, words):
     ids=["missing", "all false", "size"],
 )
 def test_spoilt_mask(workers, info, words):
-    error = failure(lanes(partial(Faulty, Replaced(4, info), lane=2, masked=True), workers))
-    assert error.sentence.endswith(f"(lane 2, at step 3 (step 3 of its episode)) failed: {words}.")
+    error = failure(pool_of(partial(Faulty, Replaced(4, info), number=2, masked=True), workers))
+    assert error.sentence.endswith(f"(number 2, at step 3 (step 3 of its episode)) failed: {words}.")
 
 
 @BOTH
 def test_mask_without_a_choice_for_one_of_two(workers):
     info = {"action_mask": np.array([True, True, False, False, False])}
-    error = failure(lanes(partial(faulty.TwoChoices, in_step=Replaced(4, info), lane=2), workers))
-    assert "(lane 2, at step 3 (step 3 of its episode)) failed: the action mask allows no action." in error.sentence
+    error = failure(pool_of(partial(faulty.TwoChoices, in_step=Replaced(4, info), number=2), workers))
+    assert "(number 2, at step 3 (step 3 of its episode)) failed: the action mask allows no action." in error.sentence
 
 
 @BOTH
 def test_step_without_info(workers):
-    error = failure(lanes(partial(Faulty, Replaced(4, None), lane=2, at=5), workers))
+    error = failure(pool_of(partial(Faulty, Replaced(4, None), number=2, at=5), workers))
     assert "at step 5 (step 5 of its episode)) failed: step must return a dictionary as info, not" in error.sentence
-    error = failure(lanes(partial(Faulty, Replaced(4, None), lane=2, at=3, masked=True), workers))
+    error = failure(pool_of(partial(Faulty, Replaced(4, None), number=2, at=3, masked=True), workers))
     assert "at step 3 (step 3 of its episode)) failed: the action mask is missing" in error.sentence
 
 
@@ -387,8 +388,8 @@ def test_step_without_info(workers):
     [("choice", 201), pytest.param("bytes", np.array([0, 255, 0], np.uint8), marks=pytest.mark.slow)],
 )
 def test_choice_outside_its_space_ends_the_run(shown, value, tmp_path):
-    env = partial(Faulty, Replaced(0, value), lane=2, shown=shown)
-    with pytest.raises(EnvError, match=r"Faulty \(lane 2, step 4 of a rollout\) gave an observation outside") as caught:
+    env = partial(Faulty, Replaced(0, value), number=2, shown=shown)
+    with pytest.raises(EnvError, match=r"\(number 2, step 4 of a rollout\) gave an observation outside") as caught:
         PPOTrainer(env, out=tmp_path / "run", workers=0, **SMALL).train()
     assert "is 201 at" in str(caught.value) or "is 255 at the index [1]" in str(caught.value)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
@@ -397,12 +398,12 @@ def test_choice_outside_its_space_ends_the_run(shown, value, tmp_path):
 @pytest.mark.slow
 def test_number_outside_its_space_is_told_once(tmp_path):
     console, value = Notes(), np.float32([0, 11, 0])
-    env = partial(Faulty, Replaced(0, value), lane=2, shown="bounded")
+    env = partial(Faulty, Replaced(0, value), number=2, shown="bounded")
     result = PPOTrainer(env, out=tmp_path / "run", workers=0, console=console, **SMALL).train()
     assert result["stop_reason"] == "budget"
     told = [note for note in console.sentences if "outside its space" in note]
     assert len(told) == 1
-    assert "(lane 2, step 4 of a rollout)" in told[0]
+    assert "(number 2, step 4 of a rollout)" in told[0]
     assert "observation is 11.0 at the index [1]" in told[0]
 
 
@@ -411,7 +412,7 @@ def test_number_outside_its_space_is_told_once(tmp_path):
 
 @BOTH
 def test_close_twice(workers, pids):
-    pool = lanes(Faulty, workers)
+    pool = pool_of(Faulty, workers)
     pool.reset(0)
     started = time.monotonic()
     pool.close()
@@ -422,7 +423,7 @@ def test_close_twice(workers, pids):
 
 @BOTH
 def test_close_after_a_failure(workers):
-    pool = lanes(partial(Faulty, faulty.raises), workers)
+    pool = pool_of(partial(Faulty, faulty.raises), workers)
     failure(pool)  # closes it at the failure, and again when it is left
     pool.close()
 
@@ -430,7 +431,7 @@ def test_close_after_a_failure(workers):
 @BOTH
 @pytest.mark.parametrize("fault", [faulty.raises, faulty.exits, pytest.param(faulty.hangs, marks=pytest.mark.slow)])
 def test_environment_that_does_not_close(workers, fault):
-    pool = lanes(partial(Faulty, in_closing=fault), workers)
+    pool = pool_of(partial(Faulty, in_closing=fault), workers)
     pool.reset(0)
     started = time.monotonic()
     pool.close()
@@ -442,7 +443,7 @@ def test_environment_that_does_not_close(workers, fault):
 def test_closing_one_pool_beside_another(start_method, pids):
     """The younger pool's processes must not hold on to what the older pool's wait for."""
     config = EnvConfig(workers=2, start_method=start_method)
-    with envs.make(Faulty).lanes(4, config) as older, envs.make(Faulty).lanes(4, config) as younger:
+    with envs.make(Faulty).open_envs(4, config) as older, envs.make(Faulty).open_envs(4, config) as younger:
         older.reset(0)
         younger.reset(0)
         processes = list(older._engine._processes.values())
@@ -457,7 +458,7 @@ def test_closing_one_pool_beside_another(start_method, pids):
 @START_METHODS
 @FORKED
 def test_forgotten_pool(start_method, pids):
-    pool = envs.make(Faulty).lanes(4, EnvConfig(workers=2, start_method=start_method))
+    pool = envs.make(Faulty).open_envs(4, EnvConfig(workers=2, start_method=start_method))
     pool.reset(0)
     del pool
     gc.collect()
@@ -468,14 +469,14 @@ def test_forgotten_pool(start_method, pids):
 
 
 def recorded(factory, workers, steps=8, **settings):
-    with lanes(factory, workers, **settings) as pool:
+    with pool_of(factory, workers, **settings) as pool:
         pool.reset(0)
         return play(pool, steps), pool.notices
 
 
 @BOTH
-def test_restart_leaves_the_other_lanes_alone(workers):
-    spoilt, notices = recorded(partial(Faulty, faulty.raises, lane=2, at=3), workers, on_error="restart")
+def test_restart_leaves_the_other_environments_alone(workers):
+    spoilt, notices = recorded(partial(Faulty, faulty.raises, number=2, at=3), workers, on_error="restart")
     whole, _ = recorded(Faulty, workers)
     others = [0, 1, 3]
     for name in whole:
@@ -487,12 +488,12 @@ def test_restart_leaves_the_other_lanes_alone(workers):
     assert spoilt["obs"][2:5, 2, 1].tolist() == [0, 1, 2]  # it counts from its new beginning
     assert spoilt["obs"][3, 2, 2] != whole["obs"][0, 2, 2]  # and draws other numbers than at the first
     assert len(notices) == 1
-    assert "lane 2, at step 3" in notices[0]
+    assert "number 2, at step 3" in notices[0]
     assert notices[0].endswith("It was started anew; that episode is left out.")
 
 
 def test_restarts_are_the_same_bits_with_and_without_workers():
-    env = partial(Faulty, faulty.raises, lane=2, at=3)
+    env = partial(Faulty, faulty.raises, number=2, at=3)
     here, there = (recorded(env, workers, on_error="restart")[0] for workers in (0, 2))
     for name in here:
         np.testing.assert_array_equal(here[name], there[name])
@@ -501,27 +502,27 @@ def test_restarts_are_the_same_bits_with_and_without_workers():
 @pytest.mark.slow
 @BOTH
 def test_restart_at_a_hang(workers):
-    spoilt, notices = recorded(partial(Faulty, faulty.hangs, lane=2, at=3), workers, on_error="restart")
+    spoilt, notices = recorded(partial(Faulty, faulty.hangs, number=2, at=3), workers, on_error="restart")
     void = np.argwhere(~spoilt["valid"]).tolist()
     assert [2, 2] in void
-    assert all(lane % 2 == 0 for _, lane in void)  # those of its process
+    assert all(env % 2 == 0 for _, env in void)  # those of its process
     assert len(notices) == 1
     assert "did not answer within 1 s" in notices[0]
 
 
 @BOTH
 def test_restart_at_a_reset(workers):
-    _, notices = recorded(partial(Faulty, in_reset=faulty.raises, lane=2, at=0), workers, on_error="restart")
+    _, notices = recorded(partial(Faulty, in_reset=faulty.raises, number=2, at=0), workers, on_error="restart")
     assert len(notices) == 1
-    spoilt, _ = recorded(partial(Faulty, in_reset=faulty.raises, lane=2, at=5), workers, on_error="restart")
+    spoilt, _ = recorded(partial(Faulty, in_reset=faulty.raises, number=2, at=5), workers, on_error="restart")
     assert np.argwhere(~spoilt["valid"]).tolist() == [[4, 2]]
 
 
 @BOTH
 def test_too_many_restarts(workers):
-    env = partial(Faulty, faulty.raises, lane=2, generations=range(9))
-    error = failure(lanes(env, workers, on_error="restart", max_restarts=2), steps=20)
-    assert "lane 2, at step 9 (step 3 of its episode)" in error.sentence  # the third one's third step
+    env = partial(Faulty, faulty.raises, number=2, generations=range(9))
+    error = failure(pool_of(env, workers, on_error="restart", max_restarts=2), steps=20)
+    assert "number 2, at step 9 (step 3 of its episode)" in error.sentence  # the third one's third step
     assert error.sentence.endswith("It was restart 3, and env.max_restarts allows 2.")
     assert "in raises" in error.trace
 
@@ -532,7 +533,7 @@ def test_constructor_that_fails_again_and_again(workers, tmp_path):
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
     started = time.monotonic()
-    error = failure(source.lanes(4, EnvConfig(workers=workers, on_error="restart", max_restarts=5)))
+    error = failure(source.open_envs(4, EnvConfig(workers=workers, on_error="restart", max_restarts=5)))
     assert time.monotonic() - started < 5
     assert re.search(r"when it was made\) failed: ValueError: the wheel came off.*allows 5\.", error.sentence)
 
@@ -542,23 +543,23 @@ def test_constructor_that_fails_once(workers, tmp_path):
     armed = tmp_path / "armed"
     source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises_once))
     armed.touch()
-    with source.lanes(4, EnvConfig(workers=workers, on_error="restart")) as pool:
-        assert pool.reset(0).valid.all()
+    with source.open_envs(4, EnvConfig(workers=workers, on_error="restart")) as pool:
+        assert lanes(pool.reset(0)).valid.all()
         assert play(pool, 2)["valid"].all()
         assert len(pool.notices) == 1
 
 
 def test_processes_that_end_again_and_again(pids):
-    env = partial(Faulty, faulty.dies, lane=2, generations=range(9))
-    error = failure(lanes(env, 2, on_error="restart", max_restarts=2), steps=20)
-    assert "(lane 2, at step 9) failed: its worker" in error.sentence
+    env = partial(Faulty, faulty.dies, number=2, generations=range(9))
+    error = failure(pool_of(env, 2, on_error="restart", max_restarts=2), steps=20)
+    assert "(number 2, at step 9) failed: its worker" in error.sentence
     assert "ended with exit code 3" in error.sentence
     assert error.sentence.endswith("env.max_restarts allows 2.")
     assert len(pids) == 4  # two, and two in their place
 
 
 def test_restart_of_a_killed_worker(pids):
-    with lanes(Faulty, 2, on_error="restart") as pool:
+    with pool_of(Faulty, 2, on_error="restart") as pool:
         pool.reset(0)
         before = play(pool, 2)
         os.kill(pids[1], signal.SIGKILL)
@@ -577,8 +578,8 @@ def test_restart_of_a_killed_worker(pids):
 
 def test_restart_in_a_process_that_replaced_another(pids):
     """The last restart that is allowed is made, and its numbers are not those of the first."""
-    env = partial(Faulty, faulty.raises, lane=1, generations=range(1, 9))
-    with lanes(env, 2, on_error="restart", max_restarts=2) as pool:
+    env = partial(Faulty, faulty.raises, number=1, generations=range(1, 9))
+    with pool_of(env, 2, on_error="restart", max_restarts=2) as pool:
         pool.reset(0)
         os.kill(pids[1], signal.SIGKILL)
         seen = play(pool, 6)
@@ -588,7 +589,7 @@ def test_restart_in_a_process_that_replaced_another(pids):
 
 
 def test_process_lost_after_a_restart_draws_new_numbers(pids):
-    with lanes(partial(Faulty, faulty.raises, lane=1, at=1), 2, on_error="restart") as pool:
+    with pool_of(partial(Faulty, faulty.raises, number=1, at=1), 2, on_error="restart") as pool:
         pool.reset(0)
         first = play(pool, 2)["obs"][:, 1]
         os.kill(pids[1], signal.SIGKILL)
@@ -598,26 +599,30 @@ def test_process_lost_after_a_restart_draws_new_numbers(pids):
 
 
 def test_voided_episodes_are_left_out():
-    valid = np.ones((6, 2), bool)
-    ended = np.zeros((6, 2), bool)
-    ended[1, 0] = ended[4, 0] = True
+    with pool_of(Faulty, 0, num_envs=2) as pool:
+        agents = make_agents(pool.spec.groups, Config())
+        runner = HostRunner(pool, Learners(agents.policies), 6, actors(agents.groups))
+        played = runner.rollout(runner.start(0))
+    valid = played.groups[ONE].valid
+    valid[...] = True
+    played.reset[1, 0] = played.reset[4, 0] = True
     valid[4, 0] = False
-    leave_out_voided(valid, ended)
+    runner.leave_out_voided()
     assert valid[:, 0].tolist() == [True, True, False, False, False, True]
     assert valid[:, 1].all()
 
 
 @BOTH
 def test_training_with_a_restart(workers, tmp_path):
-    """Of 64 steps, five episodes' beginning in lane 2 is lost: step 8 and the two before it."""
+    """Of 64 steps, five episodes' beginning in environment 2 is lost: step 8 and the two before it."""
     console = Notes()
-    env = partial(Faulty, faulty.raises, lane=2, at=8)
+    env = partial(Faulty, faulty.raises, number=2, at=8)
     settings = SMALL | {"total_timesteps": 64}
     run = PPOTrainer(env, out=tmp_path / "run", workers=workers, on_error="restart", console=console, **settings)
     run.train()
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert row["step"] == 64 - 3
-    assert row["episode"] == 3 * 3 + 2  # lane 2: steps 1-5, then 9-13
+    assert row["episode"] == 3 * 3 + 2  # environment 2: steps 1-5, then 9-13
     assert row["rollout/length_mean"] == 5
     assert row["rollout/return_mean"] == 5
     assert len([note for note in console.sentences if "started anew" in note]) == 1
@@ -629,11 +634,11 @@ def test_training_with_a_restart(workers, tmp_path):
 @BOTH
 def test_training_that_fails(workers, tmp_path):
     """The fifth rollout is not finished; the four before it are kept."""
-    env, path = partial(Faulty, faulty.raises, lane=2, at=75), tmp_path / "run"
+    env, path = partial(Faulty, faulty.raises, number=2, at=75), tmp_path / "run"
     run = PPOTrainer(env, out=path, workers=workers, **SMALL | {"total_timesteps": 6400})
     with pytest.raises(EnvError) as caught:
         run.train()
-    assert "(lane 2, at step 75 (step 5 of its episode)) failed: ValueError: the wheel" in caught.value.sentence
+    assert "(number 2, at step 75 (step 5 of its episode)) failed: ValueError: the wheel" in caught.value.sentence
     assert f"What was trained before is in {path / 'models'}; `proximo resume {path}` goes on." in caught.value.sentence
     assert "in raises" in caught.value.trace
     assert (path / "models" / "final_actor.safetensors").stat().st_size > 0
@@ -643,19 +648,19 @@ def test_training_that_fails(workers, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_final_evaluation_that_fails(workers, tmp_path):
-    """Its lanes are seeded 999 further on; training is over, and its result stands."""
-    console, env = Notes(), partial(Faulty, faulty.raises, lane=999)
+    """Its environments are seeded 999 further on; training is over, and its result stands."""
+    console, env = Notes(), partial(Faulty, faulty.raises, number=999)
     result = PPOTrainer(env, out=tmp_path / "run", workers=workers, console=console, **SMALL).train()
     assert (result["stop_reason"], result["final_eval"]) == ("budget", None)
     (told,) = [note for note in console.sentences if "There is no final evaluation" in note]
-    assert "(lane 0, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in told
+    assert "(number 0, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in told
 
 
 @pytest.mark.slow
 def test_periodic_evaluation_that_fails(tmp_path):
-    env = partial(Faulty, faulty.raises, lane=999)
+    env = partial(Faulty, faulty.raises, number=999)
     run = PPOTrainer(env, out=tmp_path / "run", workers=2, **SMALL | {"eval_frequency": 1})
-    with pytest.raises(EnvError, match=r"lane 0, at step 3 .* What was trained before is in"):
+    with pytest.raises(EnvError, match=r"number 0, at step 3 .* What was trained before is in"):
         run.train()
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
 
@@ -712,7 +717,7 @@ def test_command_line_says_what_failed(workers, tmp_path, commands):
     process = commands("faulty:Crash-v0", path, workers=workers)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 1
-    assert "Error: The environment faulty:Crash-v0 (lane 2, at step 80 (step 5 of its episode)) failed: " in said
+    assert "Error: The environment faulty:Crash-v0 (number 2, at step 80 (step 5 of its episode)) failed: " in said
     assert "ValueError: the wheel came off. What was trained before is in" in said
     assert said.count("Traceback") == 1
     assert "in raises" in said

@@ -35,14 +35,20 @@ def test_pettingzoo_s_factories_too():
 def test_a_few_objects_by_turns_are_refused_when_one_comes_again():
     turns = [Walk() for _ in range(3)]
     source = envs.make(lambda: turns.append(turns.pop(0)) or turns[-1])
-    with source.lanes(2, EnvConfig(workers=0)) as pool, pytest.raises(EnvError, match="returned the same Walk twice"):
+    with (
+        source.open_envs(2, EnvConfig(workers=0)) as pool,
+        pytest.raises(EnvError, match="returned the same Walk twice"),
+    ):
         pool.reset(0)
 
 
 def test_an_object_that_serves_several_environments_of_a_worker_is_refused():
     here, env = os.getpid(), Walk()
     source = envs.make(lambda: Walk() if os.getpid() == here else env)
-    with source.lanes(4, EnvConfig(workers=2)) as pool, pytest.raises(EnvError, match="returned the same Walk twice"):
+    with (
+        source.open_envs(4, EnvConfig(workers=2)) as pool,
+        pytest.raises(EnvError, match="returned the same Walk twice"),
+    ):
         pool.reset(0)
 
 
@@ -53,7 +59,7 @@ def test_new_objects_are_given_out():
         made.append(Walk())
         return made[-1]
 
-    with envs.make(factory).lanes(3, EnvConfig(workers=0)) as pool:
+    with envs.make(factory).open_envs(3, EnvConfig(workers=0)) as pool:
         pool.reset(0)
     assert len(made) >= 3
     assert envs.make(Walk).spec.id == "Walk"

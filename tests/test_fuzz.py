@@ -10,11 +10,13 @@ import shutil
 import time
 
 import pytest
+from gymnasium import spaces
 from rich.console import Console as Rich
 
 from damaged import load_checkpoint, load_policy, trouble
 from proximo import PPOTrainer
 from proximo.config import Config
+from proximo.envs.groups import one_group
 from proximo.errors import UserError
 from proximo.experiment.compare import gather
 from proximo.experiment.plan import Plan, make_plan, make_trials, read_plan
@@ -24,8 +26,9 @@ from proximo.track.runs import best_of, list_runs
 from proximo.track.store import RunStore
 from proximo.train import checkpoint
 from proximo.train.history import History
-from proximo.train.prepare import find_resumable, is_complete
+from proximo.train.setup import find_resumable, is_complete
 
+GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
 SECONDS, LONG = 3.0, 120.0
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
 SETTINGS = SIZES | dict(eval_frequency=1, eval_episodes=1, checkpoint_every_steps=16)
@@ -116,7 +119,7 @@ def read_all(home):
     yield lambda: read_config(find_run(run))
     yield lambda: gather([run])
     yield lambda: gather([home / "runs"])
-    yield lambda: is_complete(run, History(Config()))
+    yield lambda: is_complete(run, History(Config(), GROUPS))
     yield lambda: find_resumable(run, False)
     yield lambda: RunStore.reopen(run, 2).close()
 

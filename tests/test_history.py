@@ -1,25 +1,34 @@
 """Counters and windows of a run: averages of the same length are compared, and claims of a goal are decided."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from proximo.config import Config
-from proximo.ppo.rollout import Episodes
+from proximo.envs.groups import ONE, Group, Groups, one_group
+from proximo.rollout.types import Episodes
 from proximo.settings import build
 from proximo.train.history import History
 from proximo.train.program import UpdateReport
 
+GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
+
 
 def history(**values):
     small = {"env.num_envs": 2, "ppo.rollout_length": 4, "ppo.minibatch_size": 8, "track.recent_episodes": 3}
-    return History(build(small | {name.replace("__", "."): value for name, value in values.items()}))
+    config = build(small | {name.replace("__", "."): value for name, value in values.items()})
+    return History(config, GROUPS)
 
 
 def report(returns):
     """An update in which episodes of one step with these returns finished."""
     returns = np.array([returns], np.float32)
-    episodes = Episodes(np.ones(returns.shape, int), returns, np.zeros(returns.shape, bool))
-    watched = ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "ppo/parameter_norm")
+    shape = returns.shape
+    episodes = Episodes(np.ones(shape, int), returns, np.zeros(shape, bool), {ONE: returns[..., None]})
+    watched = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
     return UpdateReport({name: np.float32(0) for name in watched}, episodes, np.int32(8), np.float32(0))
 
 
@@ -47,6 +56,22 @@ def test_windows_that_are_not_full_are_no_best():
     assert returns_of(one) == (1, 12)
     add(one, [6.0], [4.0])
     assert returns_of(one) == (4, 12)
+
+
+def test_returns_of_agents_have_the_names_of_those_agents():
+    """Of two wolves and a hare, who comes first out of a compiled program, by the alphabet."""
+    seen = spaces.Discrete(2)
+    wolves = Groups({"wolf": Group(("w_0", "w_1"), seen, seen), "hare": Group(("h",), seen, seen)}, many=True)
+    members = {"wolf": np.array([[[1.0, 2.0]]]), "hare": np.array([[[6.0]]])}
+    episodes = Episodes(np.ones((1, 1), int), np.array([[3.0]]), np.ones((1, 1), bool), members)
+    one = History(Config(), wolves)
+    one.start_training()
+    one.start_chunk()
+    (row,) = one.add_chunk(
+        [dataclasses.replace(report([0.0]), episodes=jax.device_get(jax.jit(lambda same: same)(episodes)))], {}
+    )
+    named = {name: row[f"recent/{name}/return_mean"] for name in ("agent/w_0", "agent/w_1", "agent/h", "group/wolf")}
+    assert named == {"agent/w_0": 1, "agent/w_1": 2, "agent/h": 6, "group/wolf": 1.5}
 
 
 def test_the_end_and_the_best_are_of_windows_of_one_length():
@@ -158,6 +183,6 @@ def test_evaluations_can_be_the_windows():
 
 
 def test_nothing_is_claimed_without_a_goal():
-    one = History(Config())
+    one = History(Config(), GROUPS)
     add(one, [1e9] * 200)
     assert not one.claimed

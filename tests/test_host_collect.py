@@ -12,39 +12,45 @@ import pytest
 from gymnasium import spaces
 
 import host_probes
-from proximo import PPOAgent, PPOTrainer, settings
-from proximo.collect.actor import aligned_zeros, pack, same_memory, unpack
-from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import Collected, HostCollector, leave_out_voided, tally
+from proximo import PPOTrainer, settings
 from proximo.config import Config, EnvConfig
 from proximo.envs import make
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.envs.host.bounds import _bounds, outside
-from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import initial_train_state
+from proximo.multi_agent.team_agent import make_agents
+from proximo.policy.behaviour import Learners, actors, draw_noise
+from proximo.rollout.compiled import CompiledRunner, collect
+from proximo.rollout.host import HostRollout, HostRunner, tally
+from proximo.rollout.host_actor import aligned_zeros, pack, same_memory, unpack
+from proximo.rollout.types import Rollout
 from proximo.train import host_program
 
-STEPS, LANES = 24, 6
+STEPS, ENVS = 24, 6
 
 
 def config(**keywords):
-    small = dict(rollout_length=STEPS, num_envs=LANES, minibatch_size=STEPS * LANES, hidden_sizes=[8], workers=0)
+    small = dict(rollout_length=STEPS, num_envs=ENVS, minibatch_size=STEPS * ENVS, hidden_sizes=[8], workers=0)
     return settings.build(settings.from_keywords(small | keywords))
 
 
-def collected_by_host(source, settings_, policy, train, rollouts=1):
-    env = source.lanes(LANES, settings_.env)
-    collector = HostCollector(env, policy, settings_)
-    state = collector.start(settings_.seed)
+def noise_of(agents, number):
+    return draw_noise(agents.policies, jax.random.key(number), ENVS, (STEPS,))
+
+
+def collected_by_host(source, settings_, agents, rollouts=1):
+    env = source.open_envs(ENVS, settings_.env)
+    chosen = actors(agents.groups)
+    runner = HostRunner(env, Learners(agents.policies), STEPS, chosen)
+    state = runner.start(settings_.seed)
     found = []
     for number in range(rollouts):
-        now = dataclasses.replace(train, update=jnp.int32(number))
-        collected = collector.collect(now, state, bool)
-        state, episodes = tally(state, collected, None)
-        rollout = jax.tree.map(np.copy, collected.rollout)
+        assert runner.run(chosen, state, noise_of(agents, number), bool) == STEPS
+        state, experience = tally(state, runner.rollout(state), None)
+        rollout = jax.tree.map(np.copy, experience.groups[ONE])
         # Final observations are only promised where an episode was cut.
         jax.tree.map(lambda leaf, cut=rollout.truncated: leaf.__setitem__(~cut, 0), rollout.final_obs)
-        found.append((rollout, *jax.tree.map(np.copy, (episodes, state))))
+        found.append((rollout, *jax.tree.map(np.copy, (experience.episodes, state))))
     env.close()
     return found
 
@@ -55,16 +61,17 @@ def collected_by_host(source, settings_, policy, train, rollouts=1):
 def test_compiled_and_host_collection_give_the_same_rollout(groups):
     """The same walk in JAX and in Python, the same policy, the same noise: the same record, ends and masks included."""
     chosen = config(groups=groups)
-    agent = PPOAgent(host_probes.Walk.observation_space, host_probes.Walk.action_space, chosen)
-    train = initial_train_state(agent.params, agent.obs_stats, chosen)
-    lanes = Lanes(host_probes.CompiledWalk(), LANES)
-    state = initial_collect_state(lanes, agent.policy, chosen)
-    on_host = collected_by_host(make(host_probes.Walk), chosen, agent.policy, train, rollouts=2)
+    source = make(host_probes.Walk)
+    agents = make_agents(source.spec.groups, chosen)
+    acting = actors(agents.groups)
+    runner = CompiledRunner(VectorizedEnv(host_probes.CompiledWalk(), ENVS), Learners(agents.policies))
+    state, step = runner.start(jax.random.key(0)), jax.jit(lambda *given: collect(runner, acting, *given, None))
+    on_host = collected_by_host(source, chosen, agents, rollouts=2)
     for number, (host, host_episodes, _) in enumerate(on_host):
-        now = dataclasses.replace(train, update=jnp.int32(number))
-        state, compiled, episodes = jax.jit(lambda now, state: collect(now, state, lanes, agent.policy, chosen))(
-            now, state
-        )
+        keys = jax.random.split(jax.random.key(number), STEPS)
+        state, experience = step(state, noise_of(agents, number), keys)
+        compiled, episodes = experience.groups[ONE], experience.episodes
+        assert experience.critic_state is None
         for name in ("obs", "action_mask", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
             np.testing.assert_array_equal(getattr(host, name), getattr(compiled, name), err_msg=name)
         assert host.truncated.any()
@@ -72,7 +79,10 @@ def test_compiled_and_host_collection_give_the_same_rollout(groups):
         np.testing.assert_array_equal(host.final_obs[host.truncated], compiled.final_obs[host.truncated])
         np.testing.assert_array_equal(host_episodes.length, episodes.length)
         finished = host_episodes.length > 0
-        np.testing.assert_array_equal(host_episodes.returned[finished], episodes.returned[finished])
+        np.testing.assert_array_equal(host_episodes.episode_return[finished], episodes.episode_return[finished])
+        ours, theirs = (one.members[ONE][finished][:, 0] for one in (host_episodes, episodes))
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, episodes.episode_return[finished])
         np.testing.assert_array_equal(host_episodes.success[finished], episodes.success[finished])
 
 
@@ -82,11 +92,10 @@ def test_the_same_bits_with_any_number_of_workers(env):
     """The actions are the policy's: continuous ones would show a single bit of difference in a matrix product."""
     source = make(env)
     chosen = config()
-    agent = PPOAgent(source.spec.observation_space, source.spec.action_space, chosen)
-    train = initial_train_state(agent.params, agent.obs_stats, chosen)
-    alone = collected_by_host(source, chosen, agent.policy, train, rollouts=2)
+    agents = make_agents(source.spec.groups, chosen)
+    alone = collected_by_host(source, chosen, agents, rollouts=2)
     for workers in (1, 2, 5):
-        others = collected_by_host(source, config(workers=workers), agent.policy, train, rollouts=2)
+        others = collected_by_host(source, config(workers=workers), agents, rollouts=2)
         for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(others), strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -118,7 +127,7 @@ def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
     import jax._src.compiler as compiler
 
     trainer = small_run(tmp_path / "run", host_probes.Walk)
-    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    state = trainer.program.init(trainer._given())
     trainer.program.compile(state)
     state, _ = trainer.program.run(state, 1)
     count = []
@@ -136,18 +145,18 @@ def test_nothing_is_compiled_after_the_first_update(tmp_path, monkeypatch):
 def test_an_interrupt_waits_for_the_rollout_only_so_long(tmp_path, monkeypatch):
     """Half a rollout cannot be resumed from, so that one that is soon over is taken to its end."""
     trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=1000, minibatch_size=4000)
-    before = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
-    assert len(trainer.program.lanes(before)) == 4
+    before = trainer.program.init(trainer._given())
+    assert len(trainer.program.envs(before)) == 4
     whole, reports = trainer.program.run(before, 1, lambda: True)
     assert len(reports) == 1
-    assert trainer.program.lanes(before) is None
-    assert len(trainer.program.lanes(whole)) == 4
+    assert trainer.program.envs(before) is None
+    assert len(trainer.program.envs(whole)) == 4
     monkeypatch.setattr(host_program, "GRACE_SECONDS", 0)
     asked = []
     after, reports = trainer.program.run(whole, 1, lambda: asked.append(1) or len(asked) == 3)
     assert (len(asked), reports) == (3, [])
     assert after is whole
-    assert trainer.program.lanes(after) is None  # the environments have moved on
+    assert trainer.program.envs(after) is None  # the environments have moved on
     trainer.close()
 
 
@@ -165,8 +174,8 @@ def test_a_hybrid_environment_trains(tmp_path):
 
 
 def test_episodes_are_counted_by_hand():
-    """Two lanes, five steps. Lane 0: ends at step 1 (terminated) and step 4 (cut, said to be a success). Lane 1: a
-    filler at step 2, a void end at step 3 that must not count."""
+    """Two environments, five steps. The first ends at step 1 (terminated) and step 4 (cut, said to be a success). The
+    second has a filler at step 2, a void end at step 3 that must not count."""
     reward = np.array([[1, 1], [2, 2], [4, 0], [8, 8], [16, 16]], np.float32)
     rollout = Rollout(
         obs=None,
@@ -181,26 +190,38 @@ def test_episodes_are_counted_by_hand():
         carry=None,
     )
     said = np.array([[-1, -1], [-1, 0], [-1, -1], [-1, -1], [1, -1]], np.int8)
-    env = make(host_probes.Walk).lanes(2, EnvConfig(workers=0))
-    agent = PPOAgent(host_probes.Walk.observation_space, host_probes.Walk.action_space, config())
-    state = HostCollector(env, agent.policy, config()).start(0)
-    state = dataclasses.replace(state, length=jnp.array([10, 0]), returned=jnp.array([100.0, 0.0]))
-    after, episodes = tally(state, Collected(rollout, said, None, None, ()), None)
+    state = walks(2, STEPS)[0].start(0)
+    running = dict(episode_length=jnp.array([10, 0]), episode_return={ONE: jnp.array([[100.0], [0.0]])})
+    played = HostRollout({ONE: rollout}, None, rollout.ended, said, {ONE: None}, {ONE: ()})
+    after, experience = tally(dataclasses.replace(state, **running), played, None)
+    episodes = experience.episodes
     np.testing.assert_array_equal(episodes.length, [[0, 0], [12, 2], [0, 0], [0, 0], [3, 0]])
-    assert episodes.returned[1, 0] == 103
-    assert episodes.returned[1, 1] == 3
-    assert episodes.returned[4, 0] == 28
+    assert episodes.episode_return[1, 0] == 103
+    assert episodes.episode_return[1, 1] == 3
+    assert episodes.episode_return[4, 0] == 28
+    np.testing.assert_array_equal(episodes.members[ONE][..., 0], episodes.episode_return)
     # Terminated counts as success where nothing is said; what is said comes first.
     assert episodes.success[1].tolist() == [True, False]
     assert bool(episodes.success[4, 0])
-    assert after.length.tolist() == [0, 1]
-    assert after.returned.tolist() == [0, 16]
+    assert after.episode_length.tolist() == [0, 1]
+    assert after.episode_return[ONE].tolist() == [[0], [16]]
+
+
+def walks(num_envs, steps):
+    """A runner of walks, and what it chooses."""
+    env = make(host_probes.Walk).open_envs(num_envs, EnvConfig(workers=0))
+    agents = make_agents(env.spec.groups, config())
+    chosen = actors(agents.groups)
+    return HostRunner(env, Learners(agents.policies), steps, chosen), chosen
 
 
 def test_an_episode_that_failed_is_left_out_whole():
-    ended = np.array([[0, 0], [1, 0], [0, 0], [1, 1], [0, 0]], bool)
-    valid = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], bool)
-    leave_out_voided(valid, ended)
+    runner, _ = walks(2, 5)
+    played = runner.rollout(runner.start(0))
+    valid = played.groups[ONE].valid
+    played.reset[...] = np.array([[0, 0], [1, 0], [0, 0], [1, 1], [0, 0]], bool)
+    valid[...] = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], bool)
+    runner.leave_out_voided()
     np.testing.assert_array_equal(valid, np.array([[1, 0], [1, 0], [0, 0], [0, 0], [1, 1]], bool))
 
 
@@ -234,20 +255,20 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("workers", [1, 3])
 def test_commands_arrive_however_many_there_are_and_whoever_sleeps(workers):
     """300 groups, all told before any is waited for; the last first; at once, and after workers fell asleep."""
-    env = make(host_probes.Walk).lanes(300, EnvConfig(num_envs=300, groups=300, workers=workers))
-    alone = make(host_probes.Walk).lanes(300, EnvConfig(num_envs=300, groups=300, workers=0))
+    env = make(host_probes.Walk).open_envs(300, EnvConfig(num_envs=300, groups=300, workers=workers))
+    alone = make(host_probes.Walk).open_envs(300, EnvConfig(num_envs=300, groups=300, workers=0))
     with env, alone:
         env.reset(0), alone.reset(0)
         for pause in (0.0, 0.02, 0.0):
             time.sleep(pause)
-            for batch in range(300):
-                env.send(batch, np.zeros(1, np.int32))
-            alone.send(0, np.zeros(300, np.int32))
-            expected = alone.recv(0)
-            for batch in reversed(range(300)):
-                moved = env.recv(batch)
-                assert moved.obs.tolist() == expected.obs[batch : batch + 1].tolist()
-                assert moved.reward.tolist() == expected.reward[batch : batch + 1].tolist()
+            for part in range(300):
+                env.send(part, {ONE: np.zeros(1, np.int32)})
+            alone.send(0, {ONE: np.zeros(300, np.int32)})
+            expected = alone.recv(0).groups[ONE]
+            for part in reversed(range(300)):
+                moved = env.recv(part).groups[ONE]
+                assert moved.obs.tolist() == expected.obs[part : part + 1].tolist()
+                assert moved.reward.tolist() == expected.reward[part : part + 1].tolist()
 
 
 def test_packing_is_exact():

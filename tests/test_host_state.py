@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import stateful
-from contracts.host import check_restoring, record
+from contracts.host import check_restoring, lanes, record
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.envs.host.state import Unsupported, captured, decode, encode, restore
@@ -396,7 +396,7 @@ def test_the_hook_of_the_documentation():
     assert "elsewhere" in obstacle(lambda: found["Exact"](gymnasium.make("Ant-v5")))
 
 
-# Lanes.
+# Pools.
 
 
 @pytest.mark.parametrize(
@@ -408,30 +408,30 @@ def test_the_hook_of_the_documentation():
         pytest.param(stateful.Heavy, 2, 1, marks=pytest.mark.slow),
     ],
 )
-def test_lanes_go_on_with_another_number_of_workers(env, before, after):
+def test_environments_go_on_with_another_number_of_workers(env, before, after):
     limit = dict(max_steps_per_episode=17)
     check_restoring(make(env), EnvConfig(workers=before, **limit), EnvConfig(workers=after, **limit))
 
 
-def lanes(env, workers=0, **settings):
-    return make(env).lanes(4, EnvConfig(workers=workers, **settings))
+def pool_of(env, workers=0, **settings):
+    return make(env).open_envs(4, EnvConfig(workers=workers, **settings))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_states_that_cannot_be_used_leave_the_lanes_as_reset_did(workers):
-    with lanes(stateful.Base, workers) as pool, lanes(stateful.Base) as fresh:
-        first = np.copy(pool.reset(5).obs)
+def test_states_that_cannot_be_used_leave_the_environments_as_reset_did(workers):
+    with pool_of(stateful.Base, workers) as pool, pool_of(stateful.Base) as fresh:
+        first = np.copy(lanes(pool.reset(5)).obs)
         states = pool.get_states()
         fresh.reset(5)
         for wrong in (states[:3], [*states[:3], None], [*states[:3], b"nothing"], [*states[:3], states[3][:-4]]):
             assert not pool.set_states(wrong)
             assert "The environment Base cannot be restored: " in pool.notices.pop()
-        np.testing.assert_array_equal(pool._all.obs, first)
+        np.testing.assert_array_equal(lanes(pool._all).obs, first)
         assert same(*(record(one, 20)[1] for one in (pool, fresh)))
 
 
 def test_what_cannot_be_restored_says_so():
-    with lanes(stateful.Locked) as pool:
+    with pool_of(stateful.Locked) as pool:
         pool.reset(0)
         assert pool.get_states() == [None] * 4
         assert not pool.set_states([b""] * 4)
@@ -446,12 +446,12 @@ def test_what_cannot_be_restored_says_so():
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
 def test_hang_in_get_state(workers, on_error, tmp_path):
     env = partial(stateful.Trapped, str(tmp_path / "armed"), stateful.hang)
-    with lanes(env, workers, timeout=1.0, on_error=on_error) as pool:
+    with pool_of(env, workers, timeout=1.0, on_error=on_error) as pool:
         pool.reset(0)
         record(pool, 3)
         (tmp_path / "armed").touch()
         if on_error == "stop":
-            with pytest.raises(EnvError, match=r"lane 1, when its state was asked.*did not answer within 1 s"):
+            with pytest.raises(EnvError, match=r"number 1, when its state was asked.*did not answer within 1 s"):
                 pool.get_states()
             return
         states = pool.get_states()
@@ -470,11 +470,11 @@ def test_hang_in_get_state(workers, on_error, tmp_path):
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
 def test_worker_that_ends_in_get_state(on_error, tmp_path):
     env = partial(stateful.Trapped, str(tmp_path / "armed"), stateful.die)
-    with lanes(env, 2, on_error=on_error) as pool:
+    with pool_of(env, 2, on_error=on_error) as pool:
         pool.reset(0)
         (tmp_path / "armed").touch()
         if on_error == "stop":
-            with pytest.raises(EnvError, match=r"lane 1, when its state was asked.*ended with exit code 3"):
+            with pytest.raises(EnvError, match=r"number 1, when its state was asked.*ended with exit code 3"):
                 pool.get_states()
             return
         states = pool.get_states()
@@ -484,7 +484,7 @@ def test_worker_that_ends_in_get_state(on_error, tmp_path):
 
 @pytest.mark.parametrize("setting", [False, True])
 def test_worker_that_is_killed(setting):
-    with lanes(stateful.Hooked, 2, on_error="restart") as pool:
+    with pool_of(stateful.Hooked, 2, on_error="restart") as pool:
         pool.reset(0)
         states = pool.get_states()
         os.kill(pool._engine._processes[1].pid, signal.SIGKILL)
@@ -498,7 +498,7 @@ def test_worker_that_is_killed(setting):
 
 def test_a_failing_hook_does_not_end_the_run(tmp_path):
     env = partial(stateful.Trapped, str(tmp_path / "armed"), stateful.fail)
-    with lanes(env) as pool:
+    with pool_of(env) as pool:
         pool.reset(0)
         (tmp_path / "armed").touch()
         assert [state is None for state in pool.get_states()] == [False, True, False, False]
@@ -507,7 +507,7 @@ def test_a_failing_hook_does_not_end_the_run(tmp_path):
 
 def test_envpool_has_no_states():
     pytest.importorskip("envpool")
-    env = make("envpool/CartPole-v1").lanes(2, EnvConfig())
+    env = make("envpool/CartPole-v1").open_envs(2, EnvConfig())
     env.reset(0)
     assert env.get_states() == [None, None]
     assert not env.set_states([b"", b""])

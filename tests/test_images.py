@@ -1,5 +1,7 @@
 """Images stay bytes until a network reads them, on both ways of collecting."""
 
+from contextlib import closing
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -8,14 +10,13 @@ import pytest
 from gymnasium import spaces
 
 from proximo import PPOAgent, settings
-from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import HostCollector
 from proximo.envs import make
 from proximo.envs.api import EnvSpec, Transition
-from proximo.envs.compiled.lanes import Lanes
-from proximo.ppo.update import initial_train_state
+from proximo.envs.groups import ONE
+from proximo.policy.agents import Agents
+from proximo.train.setup import make_program
 
-STEPS, LANES = 4, 2
+STEPS, ENVS = 4, 2
 IMAGES = {"last": (9, 11, 2), "first": (2, 12, 12)}
 
 
@@ -62,29 +63,33 @@ def observation_space(shape):
 
 
 def prepared(shape, **keywords):
-    small = dict(rollout_length=STEPS, num_envs=LANES, minibatch_size=4, hidden_sizes=[4], workers=0, groups=1)
+    small = dict(rollout_length=STEPS, num_envs=ENVS, minibatch_size=4, hidden_sizes=[4], workers=0, groups=1)
     config = settings.build(settings.from_keywords(small | keywords))
-    agent = PPOAgent(observation_space(shape), spaces.Discrete(2), config)
-    return config, agent, initial_train_state(agent.params, agent.obs_stats, config)
+    return config, PPOAgent(observation_space(shape), spaces.Discrete(2), config)
+
+
+def collected(source, agent, config):
+    """The first rollout of the only group."""
+    agents = Agents.of_one(agent)
+    program, _ = make_program(source, agents, config)
+    with closing(program):
+        given = (agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats"))
+        return program.collect(program.init(given)).groups[ONE]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", IMAGES)
 def test_images_stay_bytes_until_the_device(layout):
     shape = IMAGES[layout]
-    config, agent, train = prepared(shape)
-    with make(lambda: Screens(shape)).lanes(LANES, config.env) as env:
-        collector = HostCollector(env, agent.policy, config)
-        on_host = collector.collect(train, collector.start(0), bool).rollout
-    lanes = Lanes(CompiledScreens(shape), LANES)
-    start = initial_collect_state(lanes, agent.policy, config)
-    compiled = jax.jit(lambda train, start: collect(train, start, lanes, agent.policy, config)[1])(train, start)
+    config, agent = prepared(shape)
+    on_host = collected(make(lambda: Screens(shape)), agent, config)
+    compiled = collected(CompiledScreens(shape), agent, config)
     for rollout in (on_host, compiled):
         assert rollout.obs["screen"].dtype == rollout.final_obs["screen"].dtype == np.uint8
-        assert rollout.obs["screen"].shape == (STEPS, LANES, *shape)
+        assert rollout.obs["screen"].shape == (STEPS, ENVS, *shape)
         assert rollout.obs["screen"][:, 0].max(axis=(1, 2, 3)).tolist() == [0, 10, 20, 0]
     np.testing.assert_array_equal(on_host.action, compiled.action)
     features = agent.policy.adapter(jax.tree.map(lambda leaf: leaf[1], on_host.obs))
     height, width, channels = shape if layout == "last" else (*shape[1:], shape[0])
-    assert [image.shape for image in features.images] == [(LANES, height, width, channels)]
+    assert [image.shape for image in features.images] == [(ENVS, height, width, channels)]
     np.testing.assert_allclose(features.images[0], 10 / 255, rtol=1e-6)

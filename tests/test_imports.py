@@ -24,30 +24,27 @@ ALLOWED = {
     "processes": "",
     "spaces": "",
     "printing": "credentials errors",
-    "teams": "spaces",
-    "presets": "settings",
+    "presets": "config errors settings",
     "seeding": "errors",
     "config": "errors",
     "yaml_file": "errors files",
     "settings": "config credentials errors seeding yaml_file",
-    "envs": "compiling config errors processes seeding spaces teams",
-    "tensors": "errors files",
-    "policy": "compiling _version config errors files seeding settings spaces teams tensors",
-    "ppo": "config errors seeding spaces policy",
-    "collect": "compiling config errors seeding spaces envs policy ppo",
     "summary": "",
-    "evaluate": "compiling config errors seeding summary teams envs policy ppo collect",
-    "matches": "compiling config envs evaluate policy ppo",
-    "trace": "compiling config errors seeding spaces envs policy evaluate",
-    "record": "config errors seeding spaces envs policy evaluate trace track",
-    "run": "config errors files settings envs policy track train",
+    "tensors": "errors files",
     "track": "_version config credentials errors files printing processes settings seeding presets",
+    # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
+    "envs": "compiling config errors processes seeding spaces",
+    "policy": "compiling _version config errors files seeding settings spaces tensors envs",  # of envs, only groups
+    "rollout": "compiling config errors seeding spaces summary track envs policy",
+    "ppo": "config errors seeding spaces policy rollout",
+    "multi_agent": "compiling config errors spaces tensors envs policy rollout ppo",
+    "train": "compiling config errors files processes seeding settings spaces presets summary tensors track envs "
+    "policy rollout ppo multi_agent",
+    "run": "config errors files settings track envs policy multi_agent train",
     "pyfunc": "policy",
     "tables": "printing settings track experiment",
-    "train": "compiling config errors files processes seeding settings spaces presets teams tensors envs policy ppo "
-    "collect evaluate matches summary trace track record",
     "experiment": "_version compiling config credentials errors files presets printing processes seeding settings "
-    "spaces yaml_file envs policy ppo collect evaluate summary trace record run tables track train",
+    "spaces summary yaml_file envs policy rollout ppo multi_agent run tables track train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
@@ -135,6 +132,15 @@ def test_only_one_file_imports_the_library(library):
 
 def test_environments_know_no_networks_and_no_optimizers():
     wrong = [found for found in IMPORTS if found.top == "envs" and found.of("flax.linen", "flax.nnx", "optax")]
+    assert not wrong, listed(wrong)
+
+
+def test_policies_know_of_environments_only_who_shares_one():
+    wrong = [
+        found
+        for found in IMPORTS
+        if found.top == "policy" and found.of("proximo.envs") and not found.of("proximo.envs.groups")
+    ]
     assert not wrong, listed(wrong)
 
 

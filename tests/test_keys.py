@@ -11,13 +11,16 @@ from probes import Notes
 from proximo import PPOTrainer, envs
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import Group, Groups
 from proximo.envs.keys import env_key, same_for_all
 from proximo.errors import UserError
+from proximo.policy.behaviour import Learners
 from proximo.policy.networks import Network
+from proximo.policy.policies import shared_policies
 from proximo.policy.policy import shared_policy
-from proximo.policy.team import shared_team
-from proximo.teams import Team
-from proximo.trace import trace
+from proximo.rollout.compiled import CompiledRunner
+from proximo.rollout.episode_log import episode_log
 
 SMALL = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 64, "epochs_per_update": 2, "preset": False}
 SEEN = spaces.Box(0, 1, (1,))
@@ -63,14 +66,18 @@ def trainer_of(env, tmp_path, name="run", **settings):
     return PPOTrainer(env, out=tmp_path / name, console=Notes(), **(SMALL | settings))
 
 
+def logged(trainer):
+    return episode_log(trainer.env, trainer._agents, trainer.config.env, 0)
+
+
 def test_a_changed_environment_is_trained_on_as_it_is_now(tmp_path):
     """An update, an evaluation and the record of an episode say what it pays."""
     env, found = Pays(2.0), []
     for env.goal in (2.0, 3.0):
         trainer = trainer_of(env, tmp_path)
         program = trainer.program
-        _, (report,) = program.run(program.init(trainer.agent.params, trainer.agent.obs_stats), 1)
-        played = trace(trainer.env, trainer.agent, trainer.config.env, 0)
+        _, (report,) = program.run(program.init(trainer._given()), 1)
+        played = logged(trainer)
         found.append([float(report.mean_reward), trainer.evaluate(2)["avg_reward"], played["return"]])
     assert found == [[2.0, 2.0, 2.0], [3.0, 3.0, 3.0]]
 
@@ -87,10 +94,10 @@ def test_a_changed_environment_has_the_shapes_that_it_has_now(tmp_path):
 
     env = Wide(2)
     first = trainer_of(env, tmp_path)
-    assert (first.evaluate(2)["avg_reward"], trace(env, first.agent, first.config.env, 0)["return"]) == (2.0, 2.0)
+    assert (first.evaluate(2)["avg_reward"], logged(first)["return"]) == (2.0, 2.0)
     env.goal = 5
     second = trainer_of(env, tmp_path)
-    assert (second.evaluate(2)["avg_reward"], trace(env, second.agent, second.config.env, 0)["return"]) == (5.0, 5.0)
+    assert (second.evaluate(2)["avg_reward"], logged(second)["return"]) == (5.0, 5.0)
 
 
 def test_networks_whose_closure_changed_are_used_as_they_are_now(tmp_path):
@@ -133,19 +140,19 @@ def test_what_becomes_of_a_space_does_not_become_of_a_policy_that_is_kept():
 
 
 def test_the_order_of_agents_makes_another_team():
-    spaces_of = lambda names: dict.fromkeys(names, SEEN)  # noqa: E731
-    does = lambda names: {name: spaces.Discrete(2) for name in names}  # noqa: E731
-    settings = (NetworkConfig(), NormalizeConfig(), AgentsConfig(), 2)
-    teams = [
-        Team({"a": ("a",), "b": ("b",)}, spaces_of("ab"), does("ab")),
-        Team({"b": ("b",), "a": ("a",)}, spaces_of("ba"), does("ba")),
-        Team({"all": ("a", "b")}, {"all": SEEN}, {"all": spaces.Discrete(2)}),
-        Team({"all": ("b", "a")}, {"all": SEEN}, {"all": spaces.Discrete(2)}),
+    group = lambda *members: Group(members, SEEN, spaces.Discrete(2))  # noqa: E731
+    settings = (NetworkConfig(), NormalizeConfig(), AgentsConfig())
+    given = [
+        {"a": group("a"), "b": group("b")},
+        {"b": group("b"), "a": group("a")},
+        {"all": group("a", "b")},
+        {"all": group("b", "a")},
     ]
-    made = [shared_team(team, *settings) for team in teams]
-    assert [policy.team.agents for policy in made] == [("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")]
-    assert [list(policy.groups) for policy in made] == [["a", "b"], ["b", "a"], ["all"], ["all"]]
-    assert shared_team(teams[0], *settings) is made[0]
+    teams = [Groups(groups, many=True) for groups in given]
+    made = [shared_policies(team, *settings) for team in teams]
+    assert [policies.groups.agents for policies in made] == [("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")]
+    assert [list(policies) for policies in made] == [["a", "b"], ["b", "a"], ["all"], ["all"]]
+    assert shared_policies(Groups(dict(given[0]), many=True), *settings) is made[0]
 
 
 class Opposites:
@@ -242,10 +249,16 @@ def test_agents_whose_entries_are_in_another_order_do_not_share_a_policy():
     env = Opposites(("one", "other"))
     does = {"one": spaces.Dict(entries), "other": spaces.Dict(entries[::-1])}
     env.roster = Roster(env.roster.observation_spaces, does)
-    assert list(envs.make(env).spec.team.groups) == ["one", "other"]
+    assert list(envs.make(env).spec.groups) == ["one", "other"]
 
 
 # Environments
+
+
+def stacked_key(env, num):
+    """The key of a program's steps with `num` frames stacked."""
+    policies = shared_policies(env.spec.groups, NetworkConfig(), NormalizeConfig(), AgentsConfig())
+    return CompiledRunner(VectorizedEnv(env, 2), Learners(policies), num).key
 
 
 def test_environments_of_one_id_are_alike_and_not_the_same():
@@ -253,10 +266,12 @@ def test_environments_of_one_id_are_alike_and_not_the_same():
     assert one is not other
     assert env_key(one) == env_key(other) is not None
     assert env_key(one) != env_key(envs.make("gymnax/Acrobot-v1"))
-    stacked = [envs.stacked(env, num) for env, num in ((one, 2), (other, 2), (other, 3))]
-    keys = [env_key(env) for env in stacked]
-    assert keys[0] == keys[1] is not None
-    assert len({*keys, env_key(one)}) == 3
+    around = [env_key(VectorizedEnv(env, num)) for env, num in ((one, 2), (other, 2), (other, 3))]
+    assert around[0] == around[1] is not None
+    assert len({*around, env_key(one)}) == 3
+    stacked = [stacked_key(env, num) for env, num in ((one, 2), (other, 2), (other, 3))]
+    assert stacked[0] == stacked[1] is not None
+    assert stacked[1] != stacked[2]
 
 
 def test_an_environment_of_an_id_that_was_changed_is_like_no_other():
@@ -268,10 +283,11 @@ def test_an_environment_of_an_id_that_was_changed_is_like_no_other():
         lambda env: setattr(env.env, "obs_shape", (9,)),
     ):
         env = envs.make("gymnax/CartPole-v1")
-        around = envs.stacked(env, 2)
+        around = VectorizedEnv(env, 2)
         change(env)
         assert env_key(env) is None
         assert env_key(around) is None
+        assert stacked_key(env, 2) is None
     assert env_key(envs.make("gymnax/CartPole-v1")) == untouched
 
 
@@ -302,7 +318,7 @@ def test_an_object_has_a_key_while_it_is_the_same_for_all_runs():
         first = env_key(env)
         assert first == env_key(env) is not None
         assert env_key(Pays(1.0)) is None
-        assert env_key(envs.stacked(env, 2)) == env_key(envs.stacked(env, 2)) is not None
+        assert stacked_key(env, 2) == stacked_key(env, 2) is not None
         assert env_key(envs.make(team)) == env_key(envs.make(team)) is not None
         env.goal = 2.0
         assert env_key(env) is None

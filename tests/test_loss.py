@@ -6,18 +6,24 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from proximo.config import NetworkConfig, NormalizeConfig, PPOConfig
+from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.errors import UserError
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import (
+    Hyper,
+    Outputs,
     approximate_kl,
+    check_terms,
+    clip_loss,
     clipped_surrogate,
     explained_variance,
     masked_mean,
-    ppo_loss,
+    minibatch_loss,
     standardize_advantages,
     value_loss,
+    weighted_sum,
 )
-from proximo.ppo.rollout import Samples
+from proximo.ppo.samples import Samples
 
 EPS = jnp.float32(0.2)
 
@@ -150,12 +156,85 @@ def test_explained_variance_of_equal_targets_is_not_a_number(value, target):
     assert jnp.isnan(explained_variance(value, floats(*[target] * 5, 9), flags(1, 1, 1, 1, 1, 0)))
 
 
+# Terms, their means and their sum
+
+
+def test_the_terms_of_the_loss():
+    # Ratios 1.5 and 0.5, held at 1.2 for A = 2 and open for A = 1; errors of 1 and 3; weights as set, entropy and
+    # objective to be raised.
+    outputs = Outputs(
+        distribution=jnp.zeros((2, 3)),
+        log_prob=floats(-1, -1),
+        log_ratio=jnp.log(floats(1.5, 0.5)),
+        entropy=floats(0.25, 0.75),
+        value=floats(2, 5),
+    )
+    samples = Samples(
+        obs=None,
+        action_mask=None,
+        action=None,
+        log_prob=floats(-1, -1),
+        value=floats(0, 0),
+        advantage=floats(2, 1),
+        target=floats(3, 2),
+        valid=flags(1, 1),
+    )
+    terms = clip_loss(outputs, samples, Hyper(0.2, 0.01, 0.5, None))
+    assert {name: weight for name, (weight, _) in terms.items()} == {"objective": -1, "critic": 0.5, "entropy": -0.01}
+    np.testing.assert_allclose(outputs.ratio, [1.5, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(terms["objective"][1], [2.4, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(terms["critic"][1], [1, 9], rtol=1e-6)
+    np.testing.assert_allclose(terms["entropy"][1], [0.25, 0.75], rtol=1e-6)
+
+
+def test_the_loss_is_the_sum_of_weighted_means_over_valid_samples():
+    # Means of the first and third: 2 and 30; 0.5 * 2 - 3 * 30 = -89. What has no weight is logged alone.
+    terms = {
+        "one": (0.5, floats(1, 99, 3)),
+        "other": (-3.0, floats(20, np.nan, 40)),
+        "seen": (0, flags(1, 1, 0)),
+    }
+    total, metrics = weighted_sum(terms, flags(1, 0, 1))
+    assert total == pytest.approx(-89)
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
+        {"loss/one": 2, "loss/other": 30, "loss/seen": 0.5, "loss/total": -89}
+    )
+
+
+def test_what_has_no_weight_cannot_spoil_the_loss():
+    def total(x):
+        return weighted_sum({"learned": (2.0, x), "seen": (0.0, jnp.log(x - 3))}, flags(1, 1))[0]
+
+    value, gradient = jax.value_and_grad(total)(floats(1, 3))  # the logarithm of -2, and of 0
+    assert value == 4
+    assert gradient.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        (floats(1, 2), "A loss returns a dictionary: the name of each term, and its weight"),
+        ({"a": floats(1, 2)}, "A loss returns a dictionary: the name of each term, and its weight"),
+        ({"total": (1.0, floats(1, 2))}, "A term of a loss cannot be called 'total'"),
+        ({"a b": (1.0, floats(1, 2))}, "A term of a loss cannot be called 'a b': a name has letters"),
+        ({"a": (floats(1, 2), floats(1, 2))}, r"The weight of the loss's a has the shape \(2,\); it is one number"),
+        ({"a": (1.0, jnp.float32(3))}, r"The loss's a has the shape \(\); it has one number for each sample, \(2,\)"),
+        ({"a": (1.0, jnp.ones((2, 1)))}, r"The loss's a has the shape \(2, 1\)"),
+        ({"a": (0.0, floats(1, 2))}, "A loss needs a term whose weight is not 0"),
+        ({}, "A loss needs a term whose weight is not 0"),
+    ],
+)
+def test_what_is_no_loss_is_refused(terms, sentence):
+    with pytest.raises(UserError, match=sentence):
+        check_terms(terms, 2)
+
+
 # The whole loss, on a policy of two inputs and three actions
 
 NUM = 6
 POLICY = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,)), NormalizeConfig())
-PLAIN = PPOConfig(value_coef=0.7, normalize_advantages="none", clip_value=None)
-CLIPPED = PPOConfig(value_coef=0.7, normalize_advantages="minibatch", clip_value=0.5)
+PLAIN, CLIPPED = None, 0.5
+"""How far values may move. With a limit, advantages are standardised too."""
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +263,12 @@ def samples(params):
     )
 
 
-differentiate = jax.jit(jax.grad(ppo_loss, has_aux=True), static_argnums=(3, 4))
+differentiate = jax.jit(jax.grad(minibatch_loss, has_aux=True), static_argnums=(3, 4, 6))
 
 
-def loss_and_gradients(params, samples, ppo=PLAIN, entropy_coef=0.3):
-    gradients, metrics = differentiate(params, None, samples, POLICY, ppo, EPS, jnp.float32(entropy_coef))
+def loss_and_gradients(params, samples, clip_value=PLAIN):
+    hyper = Hyper(EPS, jnp.float32(0.3), 0.7, clip_value)
+    gradients, metrics = differentiate(params, None, samples, POLICY, clip_loss, hyper, clip_value is not None)
     return gradients, {name: float(value) for name, value in metrics.items()}
 
 
@@ -227,8 +307,8 @@ def test_clip_fraction_counts_ratios_on_both_sides(params, samples):
 def test_clip_value_reaches_the_loss(params, samples):
     # Every value has moved up by 2 since the rollout, to within 1 of its target: as if by 0.5, it is 2.5 away.
     samples = samples.replace(value=samples.value - 2, target=samples.value + 1)
-    for ppo, loss in ((PLAIN, 1), (CLIPPED, 2.5**2)):
-        assert loss_and_gradients(params, samples, ppo)[1]["loss/critic"] == pytest.approx(loss, rel=1e-5)
+    for clip_value, loss in ((PLAIN, 1), (CLIPPED, 2.5**2)):
+        assert loss_and_gradients(params, samples, clip_value)[1]["loss/critic"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_masked_actions_have_no_entropy(params, samples):
@@ -238,8 +318,8 @@ def test_masked_actions_have_no_entropy(params, samples):
     assert metrics["ppo/approx_kl"] == 0
 
 
-@pytest.mark.parametrize("ppo", [PLAIN, CLIPPED], ids=["plain", "clipped"])
-def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, ppo):
+@pytest.mark.parametrize("clip_value", [PLAIN, CLIPPED], ids=["plain", "clipped"])
+def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, clip_value):
     # Three samples twice have the means of the same three and three invalid ones, whatever those hold.
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:3], leaf[:3]]), samples)
     garbage = Samples(
@@ -253,8 +333,8 @@ def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, ppo)
         valid=jnp.zeros(3, bool),
     )
     spoiled = jax.tree.map(lambda leaf, bad: jnp.concatenate([bad, leaf[:3]]), samples, garbage)
-    gradients, metrics = loss_and_gradients(params, twice, ppo)
-    spoiled_gradients, spoiled_metrics = loss_and_gradients(params, spoiled, ppo)
+    gradients, metrics = loss_and_gradients(params, twice, clip_value)
+    spoiled_gradients, spoiled_metrics = loss_and_gradients(params, spoiled, clip_value)
     assert spoiled_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), gradients, spoiled_gradients)
 
@@ -264,5 +344,7 @@ def test_advantages_of_a_minibatch_are_standardised_where_asked(params, samples)
     # (1.1 * 1 - 1) / 2 is left, where plain advantages give (1.1 * 3 + 1) / 2.
     advantage, ratio = floats(1, 3, 1, 3, 1, 3), floats(1, 1.1, 1, 1.1, 1, 1.1)
     samples = samples.replace(advantage=advantage, log_prob=samples.log_prob - jnp.log(ratio))
-    for ppo, objective in ((PLAIN, 2.15), (CLIPPED, 0.05)):
-        assert loss_and_gradients(params, samples, ppo)[1]["loss/objective"] == pytest.approx(objective, rel=1e-4)
+    for clip_value, objective in ((PLAIN, 2.15), (CLIPPED, 0.05)):
+        assert loss_and_gradients(params, samples, clip_value)[1]["loss/objective"] == pytest.approx(
+            objective, rel=1e-4
+        )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from proximo.config import NetworkConfig, NormalizeConfig, PPOConfig
+from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.policy import Policy
-from proximo.ppo.loss import ppo_loss
-from proximo.ppo.rollout import Samples
+from proximo.ppo.loss import Hyper, clip_loss, minibatch_loss
+from proximo.ppo.samples import Samples
 from proximo.spaces import leaves, mask_shape, pick
 
 SPACES = {
@@ -109,7 +109,7 @@ def test_the_loss_is_finite_with_a_single_legal_action(name):
             valid=jnp.ones(num, bool),
         )
         samples = jax.lax.stop_gradient(samples)
-        return ppo_loss(params, None, samples, policy, PPOConfig(), jnp.float32(0.2), jnp.float32(0.01))
+        return minibatch_loss(params, None, samples, policy, clip_loss, Hyper(0.2, 0.01, 0.5, None), True)
 
     params = jax.jit(policy.init)(jax.random.key(0))
     (total, metrics), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, jax.random.key(1))

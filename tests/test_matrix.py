@@ -151,7 +151,7 @@ def check(tmp_path, observation, action, memory, torso, kind, stack):
         for name in ("loss/objective", "loss/critic", "loss/entropy", "ppo/gradient_norm", "eval/return_mean"):
             assert (name.startswith("eval") and name not in row) or math.isfinite(row[name]), name
     assert rows(tmp_path / "part") == whole
-    obs = jax.tree.map(np.asarray, trainer.env.spec.observation_space.sample())
+    obs = jax.tree.map(np.asarray, trainer.agent.policy.observation_space.sample())  # stacked, where frames are
     acted = trainer.agent.act(obs)
     assert trainer.env.spec.action_space.contains(acted)
     assert isinstance(trainer.agent.value(obs), float)

@@ -12,12 +12,13 @@ from gymnasium import spaces
 
 import probes
 from proximo import PPOAgent, PPOTrainer, settings
-from proximo.config import Config, NetworkConfig, NormalizeConfig
+from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.policy.memory import GRU, LSTM, forget, through_time, unrolled
+from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
-from proximo.ppo.rollout import Samples, in_sequences
+from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
 BOX, FOUR = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4)
@@ -57,7 +58,6 @@ def test_an_lstm_is_that_of_flax():
     ours, theirs = LSTM(4), nn.OptimizedLSTMCell(4)
     x, c, h = random((2, 3)), random((2, 4), 1), random((2, 4), 2)
     params = ours.init(jax.random.key(0), x)["params"]
-    assert params["bias"].tolist() == [0] * 4 + [1] * 4 + [0] * 8
     params = params | {"bias": random(16, 3)}
     wx, wh = (jnp.split(params[part]["kernel"], 4, axis=-1) for part in ("inner", "recurrent"))
     bias = jnp.split(params["bias"], 4)
@@ -108,10 +108,57 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
     assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts anew at once
 
 
-def test_each_gate_starts_orthogonal():
-    kernel = GRU(4).init(jax.random.key(0), jnp.zeros((1, 4)))["params"]["recurrent"]["kernel"]
-    for gate in jnp.split(kernel, 3, axis=-1):
-        np.testing.assert_allclose(gate @ gate.T, np.eye(4), atol=1e-5)
+@pytest.mark.parametrize(("cell", "num"), [(GRU, 3), (LSTM, 4)])
+def test_each_gate_starts_orthogonal(cell, num):
+    """With a gain of 1 for what is remembered, and of 2 for what is seen."""
+    params = cell(4).init(jax.random.key(0), jnp.zeros((1, 4)))["params"]
+    for part, square in (("recurrent", 1.0), ("inner", 4.0)):
+        for gate in jnp.split(params[part]["kernel"], num, axis=-1):
+            np.testing.assert_allclose(gate @ gate.T, square * np.eye(4), atol=1e-5)
+
+
+def test_units_forget_over_times_from_2_to_128_steps():
+    """A gate that starts at sigmoid(b) keeps something for 1 / (1 - that) = 1 + e^b steps. With b uniform on
+    0 .. log 127 their mean is 1 + 126 / log 127 = 27.0, half are below 1 + sqrt(127) = 12.3, and a quarter below
+    1 + 127^(1/4) = 4.36."""
+    bias = np.asarray(lasting(jax.random.key(3), 4_000), np.float64)
+    time = 1 / (1 - 1 / (1 + np.exp(-bias)))
+    assert 2 <= time.min() < 2.01
+    assert 127 < time.max() <= 128 + 1e-4
+    assert time.mean() == pytest.approx(27.0, abs=1.5)
+    assert np.quantile(time, 0.5) == pytest.approx(12.3, abs=1)
+    assert np.quantile(time, 0.25) == pytest.approx(4.36, abs=0.3)
+    np.testing.assert_array_equal(bias, lasting(jax.random.key(3), 4_000))
+
+
+def test_the_gate_that_keeps_starts_with_these_times():
+    """Of a GRU the second gate of three; of an LSTM the second of four, and the first, which takes in, the opposite."""
+    x = jnp.zeros((1, 4))
+    gru, other = (GRU(8).init(jax.random.key(seed), x)["params"]["inner"]["bias"].reshape(3, 8) for seed in (0, 1))
+    lstm = LSTM(8).init(jax.random.key(0), x)["params"]["bias"].reshape(4, 8)
+    for keep in (gru[1], lstm[1]):
+        assert ((keep >= 0) & (keep <= np.log(127) + 1e-6)).all()
+        assert len(set(keep.tolist())) == 8
+    assert (gru[1] != other[1]).all()
+    assert not gru[0].any()
+    assert not gru[2].any()
+    np.testing.assert_array_equal(lstm[0], -lstm[1])
+    assert not lstm[2:].any()
+
+
+@pytest.mark.parametrize(("cell", "kind"), [(GRU, "gru"), (LSTM, "lstm")])
+def test_a_gate_s_share_is_kept_at_each_step(cell, kind):
+    """The gate in place of the biases above is the one that keeps: at log 3 it leaves 3/4 of what was remembered, and
+    takes in 1/4 of what is new, which is tanh(0) = 0."""
+    params = jax.tree.map(jnp.zeros_like, cell(1).init(jax.random.key(0), jnp.zeros((1, 1)))["params"])
+    if kind == "gru":
+        params["inner"]["bias"] = jnp.array([0.0, np.log(3.0), 0.0], jnp.float32)
+    else:
+        params["bias"] = jnp.array([-np.log(3.0), np.log(3.0), 0.0, 0.0], jnp.float32)
+    projected = cell(1).apply({"params": params}, jnp.zeros((1, 1)), method="project")
+    carry = cell(1).start(1)
+    carry, _ = cell(1).apply({"params": params}, (jnp.ones((1, 1)), *carry[1:]), projected, method="step")
+    np.testing.assert_allclose(carry[0], [[0.75]], rtol=1e-6)
 
 
 # Through time
@@ -189,13 +236,12 @@ SMALL = dict(num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=3
 
 def collected(trainer):
     """A rollout of the trainer's environment, and what the networks make of it."""
-    from proximo.collect.compiled import collect
-
-    program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
-    state, _ = program.run(state, 2)
-    _, rollout, _ = collect(state.train, state.collect, program.env, program.policy, trainer.config)
-    return state, rollout, training_samples(state.train, rollout, rollout.reward, program.policy, trainer.config)
+    program, policy = trainer.program, trainer.agent.policy
+    state, _ = program.run(program.init(trainer._given()), 2)
+    rollout = program.collect(state).groups[ONE]
+    learner, lanes = state.train.groups[ONE], state.lanes[ONE]
+    samples = training_samples(learner, lanes, rollout, None, rollout.reward, policy, trainer.config)
+    return state, rollout, samples
 
 
 @pytest.mark.slow
@@ -207,7 +253,8 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     assert rollout.ended.any()
     policy = trainer.agent.policy
     fresh = samples.fresh.reshape(8, 4)
-    outputs = policy.unroll(state.train.params, None, rollout.carry, rollout.obs, fresh)[1]
+    start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
+    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, fresh)[1]
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
     np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
     expected = policy.distribution.log_prob(outputs, rollout.action, None)
@@ -220,8 +267,7 @@ def test_the_first_pass_finds_the_policy_unchanged(length):
     """Whatever the length of sequences: each starts from what was remembered then, so the ratio is 1."""
     trainer = PPOTrainer(probes.LongRecall(), memory="gru", sequence_length=length, **SMALL)
     program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
-    _, reports = program.run(state, 3)
+    _, reports = program.run(program.init(trainer._given()), 3)
     for report in reports:
         assert report.metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-9)
         assert report.metrics["ppo/clip_fraction"] == 0
@@ -247,9 +293,9 @@ class Cut(probes.Probe):
 def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
     trainer = PPOTrainer(Cut(), memory="gru", torso=torso, **SMALL)
     state, rollout, (samples, carry) = collected(trainer)
-    policy, params = trainer.agent.policy, state.train.params
+    policy, params = trainer.agent.policy, state.train.groups[ONE].params
     # By hand: step by step, the critic alone, with a look at the final observation where it was cut.
-    memory, values, finals = rollout.carry["critic"], [], []
+    memory, values, finals = state.lanes[ONE].critic_carry, [], []
     for t in range(8):
         memory, value = policy.value(params, None, memory, rollout.obs[t])
         values.append(value)
@@ -274,12 +320,39 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
 
 
 def test_sequences_must_divide_rollout_and_minibatch():
-    with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64, and null"):
+    with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64\."):
         settings.build({"ppo.sequence_length": 3})
     with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
         settings.build({"ppo.sequence_length": 128})
-    assert Config().sequence_length == 64
-    assert settings.build({"ppo.sequence_length": 16}).sequence_length == 16
+
+
+def sizes(num_envs=8, rollout_length=128, minibatch_size="auto", sequence_length=None, memory="gru"):
+    ppo = {"rollout_length": rollout_length, "minibatch_size": minibatch_size, "sequence_length": sequence_length}
+    given = {"env.num_envs": num_envs, "network.memory": memory} | {f"ppo.{name}": size for name, size in ppo.items()}
+    config = settings.build(given)
+    return config.minibatch_size, config.sequence_length
+
+
+def test_with_memory_a_minibatch_is_a_quarter_of_the_update():
+    assert sizes()[0] == 256
+    assert sizes(num_envs=16)[0] == 512
+    assert sizes(num_envs=1, rollout_length=2048)[0] == 512
+    assert sizes(num_envs=3, rollout_length=10)[0] == 10  # 30 samples: a third, since four do not divide them
+    assert sizes(num_envs=6, sequence_length=128)[0] == 256  # six sequences: three minibatches of two
+    assert sizes(minibatch_size=64)[0] == 64
+    assert sizes(memory="none")[0] == 64
+
+
+def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch():
+    assert sizes(num_envs=16)[1] == 128  # four whole rollouts
+    assert sizes()[1] == 64  # halves: two whole ones would be too few
+    assert sizes(num_envs=1, rollout_length=2048)[1] == 128
+    assert sizes(minibatch_size=64)[1] == 16
+    assert sizes(minibatch_size=1024)[1] == 128
+    assert sizes(num_envs=3, rollout_length=10)[1] == 5  # 10 samples: fourths and thirds of 10 are not whole, so halves
+    assert sizes(rollout_length=127)[1] == 127  # a prime number: two whole ones, rather than pieces of one step
+    assert sizes(minibatch_size=64, sequence_length=32) == (64, 32)
+    assert sizes(num_envs=2, rollout_length=1, minibatch_size=2) == (2, 1)
 
 
 def test_sequences_without_memory_are_refused():

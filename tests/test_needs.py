@@ -6,20 +6,16 @@ import pytest
 from gymnasium import spaces
 
 from proximo import settings
-from proximo.envs import EnvSpec
+from proximo.envs.groups import one_group
 from proximo.errors import UserError
 from proximo.train import needs
 from proximo.train.needs import check_needs
 
 
-def spec(observation, action=None):
-    return EnvSpec("Env-v0", observation, action or spaces.Discrete(2), max_steps=None)
-
-
 def check(observation=None, action=None, **values):
     observation = observation or spaces.Box(-1, 1, (100,), np.float32)
     config = settings.build({name.replace("__", "."): value for name, value in values.items()})
-    check_needs(spec(observation, action), config)
+    check_needs("Env-v0", one_group(observation, action or spaces.Discrete(2)), config)
 
 
 @pytest.fixture(autouse=True)

@@ -244,7 +244,7 @@ def test_whatever_fails_is_only_told(tmp_path, monkeypatch):
         raise RuntimeError("mine")
 
     run = a_run([row(1)])
-    monkeypatch.setattr(illustrate, "trace", broken)
+    monkeypatch.setattr(illustrate, "episode_log", broken)
     told = illustrate.illustrate(tmp_path / "nowhere", run.config, run.result, None, None)
     assert "could not be traced: RuntimeError: mine" in told[0]
     assert "no pictures: FileNotFoundError" in told[1]

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from proximo import PPOTrainer, settings
+from proximo.errors import UserError
 from proximo.policy.observation import ObservationAdapter
-from proximo.presets import ATARI, find_preset
+from proximo.presets import ATARI, choose_preset, find_preset, without_preset
 
 NATURE = [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64)]
 """Weights of the three layers that read a screen of four frames; 84 x 84 becomes 20 x 20, 9 x 9, 7 x 7."""
@@ -30,6 +31,26 @@ def test_the_games_are_those_that_envpool_has():
 
     games = {name for name, (module, *_) in registry.specs.items() if module == "envpool.atari"}
     assert games == {f"{name}-v5" for name in ATARI}
+
+
+def test_a_name_stands_for_every_environment_and_a_wrong_one_is_refused():
+    assert choose_preset("documents", "gymnax/CartPole-v1") == choose_preset("documents", "Own-v0")
+    assert choose_preset(False, "CartPole-v1") == {}
+    assert choose_preset(True, "CartPole-v1") == find_preset("CartPole-v1") != {}
+    assert choose_preset("documents", "Own-v0")["normalize.observations"] is False
+    assert find_preset("documents") == {}
+    with pytest.raises(UserError, match="no preset document; did you mean documents"):
+        choose_preset("document", "CartPole-v1")
+
+
+def test_a_run_without_preset_says_what_it_trains_with():
+    config = settings.build({"env.num_envs": 4, "ppo.rollout_length": 32, "ppo.minibatch_size": 64})
+    config = settings.build({"normalize.observations": True, "normalize.rewards": False}, base=config)
+    said = without_preset(settings.settle(config, continuous=False), "Change it.")
+    assert said.startswith("CartPole-v1 has no preset: it is trained with the defaults (4 x 32 steps an update")
+    assert "minibatches of 64" in said
+    assert "entropy bonus 0.01, observations standardised). Change it." in said
+    assert "\n" not in said
 
 
 @pytest.mark.slow

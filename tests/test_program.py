@@ -10,8 +10,10 @@ import probes
 from proximo import PPOAgent, compiling, settings
 from proximo.envs import make
 from proximo.envs.api import Transition
-from proximo.envs.compiled.lanes import Lanes
-from proximo.policy.policy import Policy
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
+from proximo.policy.behaviour import Learners
+from proximo.policy.policies import Policies
 from proximo.seeding import network_key
 from proximo.train.program import CompiledProgram
 
@@ -21,9 +23,9 @@ SMALL = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update
 def program(env="gymnax/CartPole-v1", **keywords):
     source = make(env)
     config = settings.build(settings.from_keywords(SMALL | keywords | {"id": source.spec.id}))
-    env = Lanes(source, config.env.num_envs)
-    policy = Policy(env.spec.observation_space, env.spec.action_space, config.network, config.normalize)
-    return CompiledProgram(env, policy, config)
+    env = VectorizedEnv(source, config.env.num_envs)
+    policies = Policies(env.spec.groups, config.network, config.normalize, config.agents)
+    return CompiledProgram(env, Learners(policies), config)
 
 
 def bits(tree):
@@ -36,7 +38,8 @@ def bits(tree):
 
 
 def start(one):
-    return one.init(one.policy.init(network_key(one.config.seed)), one.policy.initial_stats())
+    policies = one.behaviour.policies
+    return one.init((policies.init(network_key(one.config.seed)), policies.initial_stats(), {}))
 
 
 def run_in(chunks, one):
@@ -90,19 +93,21 @@ def test_running_leaves_the_state_it_started_from_intact(cartpole):
 def test_seeds_change_everything_and_the_same_seed_changes_nothing():
     first, again, other = (run_in([2], program(seed=seed))[0] for seed in (3, 3, 4))
     assert bits(first) == bits(again)
-    assert bits(first.train.params) != bits(other.train.params)
-    assert bits(first.collect.obs) != bits(other.collect.obs)
+    assert bits(first.train.of("params")) != bits(other.train.of("params"))
+    assert bits(first.runner.obs) != bits(other.runner.obs)
 
 
 def test_episode_bookkeeping(cartpole):
-    """CartPole pays 1 a step: every finished episode's return is its length, and lengths fill the lanes."""
+    """CartPole pays 1 a step: every finished episode's return is its length, and lengths fill the environments."""
     state, reports = run_in([30], cartpole)
     lengths = np.concatenate([report.episodes.length for report in reports])
-    returned = np.concatenate([report.episodes.returned for report in reports])
+    returns = np.concatenate([report.episodes.episode_return for report in reports])
+    members = np.concatenate([report.episodes.members[ONE] for report in reports])
     ended = lengths > 0
     assert ended.any()
-    np.testing.assert_array_equal(returned[ended], lengths[ended])
-    assert (lengths.sum(axis=0) + np.asarray(state.collect.length)).tolist() == [30 * 16] * 4
+    np.testing.assert_array_equal(returns[ended], lengths[ended])
+    np.testing.assert_array_equal(members[ended], lengths[ended][:, None])
+    assert (lengths.sum(axis=0) + np.asarray(state.runner.episode_length)).tolist() == [30 * 16] * 4
     assert sum(int(report.num_valid) for report in reports) == 30 * 16 * 4
 
 
@@ -118,7 +123,7 @@ def test_what_xla_flags_say_is_left_to_them_but_in_small_programs(monkeypatch, f
 
 
 class PartlySick(probes.Counter):
-    """Pays its clock. In lanes with the cue 1, the reward and the observation after the second step are NaN."""
+    """Pays its clock. In environments with the cue 1, the reward and the observation after the second step are NaN."""
 
     def observe(self, clock, cue):
         return super().observe(clock, cue) + jnp.where((clock == 2) & (cue > 0), jnp.nan, 0.0).astype(jnp.float32)
@@ -138,21 +143,22 @@ def test_what_lanes_remember_follows_a_rollout_whose_update_is_undone():
     first = start(one)
     state, (report,) = one.run(first, 1)
     assert not np.isfinite(report.metrics["loss/critic"])
-    assert bits(state.train.params) == bits(first.train.params)
+    assert bits(state.train.of("params")) == bits(first.train.of("params"))
     assert (int(state.train.update), int(state.train.env_steps.batches)) == (1, 1)
-    sick = np.asarray(first.collect.env.env[1]) > 0
+    sick = np.asarray(first.runner.env.env[1]) > 0
     assert 0 < sick.sum() < 8
-    np.testing.assert_array_equal(state.collect.discounted, np.where(sick, 0, 6.125))
-    carry = one.policy.initial_carry(1)["critic"]
+    np.testing.assert_array_equal(state.lanes[ONE].discounted, np.where(sick, 0, 6.125))
+    policy, params = one.behaviour.policies[ONE], first.train.groups[ONE].params
+    carry = policy.initial_carry(1)["critic"]
     for clock in range(4):
-        carry, _ = one.policy.value(first.train.params, None, carry, jnp.full((1, 1), clock, jnp.float32))
-    for expected, found in zip(jax.tree.leaves(carry), jax.tree.leaves(state.collect.carry["critic"]), strict=True):
+        carry, _ = policy.value(params, None, carry, jnp.full((1, 1), clock, jnp.float32))
+    for expected, found in zip(jax.tree.leaves(carry), jax.tree.leaves(state.lanes[ONE].critic_carry), strict=True):
         wanted = np.where(sick[:, None], 0, np.asarray(expected))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.collect.carry))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.runner.carry, state.lanes)))
     after, (report,) = one.run(state, 1)
     assert np.isfinite(report.metrics["loss/critic"])
-    assert bits(after.train.params) != bits(first.train.params)
+    assert bits(after.train.of("params")) != bits(first.train.of("params"))
 
 
 def test_actions_without_sensible_bounds_reach_compiled_environments():
@@ -165,8 +171,8 @@ def test_actions_without_sensible_bounds_reach_compiled_environments():
         def step(self, key, state, action):
             return state, Transition(obs=state[1][None], reward=action[0], terminated=True)
 
-    lanes = Lanes(Wide(), 2)
-    state, _ = lanes.reset(jax.random.key(0))
+    env = VectorizedEnv(Wide(), 2)
+    state, _ = env.reset(jax.random.key(0))
     policy = PPOAgent(Wide.observation_space, Wide.action_space).policy
     action = policy.distribution.to_env(jnp.array([[0.125], [-3.0]]))
-    assert lanes.step(jax.random.key(1), state, action)[1].reward.tolist() == [0.125, -3]
+    assert env.step(jax.random.key(1), state, {ONE: action})[1].groups[ONE].reward.tolist() == [0.125, -3]

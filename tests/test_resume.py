@@ -371,7 +371,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(whole):
     assert kept.history["steps"] == best
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     saved = PPOAgent.load(whole / "models" / "best_return_pi_ckpt.safetensors")
-    np.testing.assert_array_equal(kept.policy().act(obs), saved.act(obs))
+    np.testing.assert_array_equal(kept.agents().public.act(obs), saved.act(obs))
 
 
 def test_policies_are_kept_evenly(tmp_path):

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import PPOTrainer, cli, evaluate
+from proximo import PPOTrainer, cli
 from proximo.errors import UserError
+from proximo.rollout import evaluate
 from proximo.run import default_policy, find_run, load_policy
 from proximo.train.checkpoint import steps
 
@@ -43,8 +44,8 @@ def proximo(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_policies_of_a_run(run):
-    final, last = load_policy(run, "final"), load_policy(run, "last")
-    step = load_policy(run, str(steps(run)[-1]))
+    final, last = load_policy(run, "final").public, load_policy(run, "last").public
+    step = load_policy(run, str(steps(run)[-1])).public
     obs = np.array([0.1, -0.2, 0.3, 0.1], np.float32)
     assert final.act(obs) == last.act(obs) == step.act(obs)
     assert default_policy(run) == "final"

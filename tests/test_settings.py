@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 import math
 import typing
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from proximo import settings
 from proximo.config import MAX_SEED, Config, EnvConfig, NetworkConfig, PPOConfig
 from proximo.errors import UserError
+from proximo.presets import choose_preset
 from proximo.settings import (
     DIFFERENCES,
     FOREIGN_NAMES,
@@ -23,6 +25,7 @@ from proximo.settings import (
     from_file,
     from_keywords,
     from_mapping,
+    settle,
     to_mapping,
     to_yaml,
 )
@@ -59,7 +62,6 @@ def assign(text):
         ("ppo.value_coef", 0.5),
         ("ppo.max_grad_norm", 0.5),
         ("ppo.epochs_per_update", 10),
-        ("ppo.minibatch_size", 64),
         ("stop.convergence_window", 100),
         ("stop.early_stopping_patience", 10),
         ("stop.target_reward", None),
@@ -69,10 +71,14 @@ def assign(text):
         ("env.max_steps_per_episode", None),
     ],
 )
-def test_default_is_the_contracts(path, default):
+def test_the_contracts_values_have_a_name(path, default):
     section, name = path.split(".")
-    assert to_mapping(build())[section][name] == default
-    assert SETTINGS[path].default == default
+    assert to_mapping(build(choose_preset("documents", "CartPole-v1")))[section][name] == default
+
+
+def test_minibatches_are_the_contracts_without_memory():
+    assert build().minibatch_size == 64
+    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 64
 
 
 @pytest.mark.parametrize("path", SETTINGS)
@@ -124,6 +130,8 @@ def valid_values(draw):
         "ppo.max_grad_norm": draw(st.none() | positive(1e6)),
         "ppo.normalize_advantages": draw(st.sampled_from(["minibatch", "batch", "none"])),
         "ppo.adam_epsilon": draw(positive(1)),
+        "ppo.recompute_advantages": draw(st.booleans()),
+        "ppo.own": draw(st.sampled_from([(), ("loss",), ("optimizer",), ("loss", "optimizer")])),
         "network.hidden_sizes": tuple(draw(st.lists(st.integers(1, 4096), max_size=4))),
         "network.activation": draw(st.sampled_from(["tanh", "relu", "elu", "gelu", "silu"])),
         "network.torso": "separate",
@@ -681,3 +689,14 @@ def test_quotes_are_short():
         nested = [nested] * 10
     for value in (nested, 10**5000, "x" * 10**6, dict.fromkeys(range(1000), nested)):
         assert len(refusal(convert, SETTINGS["ppo.gamma"], value)) < 150
+
+
+def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that():
+    section = PPOConfig(entropy_coef="auto")
+    entropy = next(field for field in dataclasses.fields(PPOConfig) if field.name == "entropy_coef")
+    discrete, continuous = entropy.metadata["by_action"]
+    assert settle(Config(ppo=section), continuous=False).ppo.entropy_coef == discrete
+    assert settle(Config(ppo=section), continuous=True).ppo.entropy_coef == continuous
+    given = Config(ppo=PPOConfig(entropy_coef=0.3, minibatch_size=32))
+    assert settle(given, continuous=True) is given
+    assert f"auto: {discrete:g} for discrete actions, {continuous:g} where some" in entropy.metadata["help"]

@@ -90,6 +90,18 @@ def start(args, folder, what="never TERM process", wrapped=(), command=COMMAND, 
     )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def signals_as_in_a_terminal():
+    """What is started from here hears SIGINT and SIGHUP, also when the tests run in the background or under `nohup`."""
+    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in heard if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, heard[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A folder; whatever was started in it is killed at the end."""
@@ -302,7 +314,7 @@ from proximo import envs
 from proximo.config import EnvConfig
 from faulty import Faulty, Helped
 def main():
-    with envs.make(Helped).lanes(4, EnvConfig(workers=2)) as pool:
+    with envs.make(Helped).open_envs(4, EnvConfig(workers=2)) as pool:
         pool.reset(0)
         process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=[1000])
         process.start()

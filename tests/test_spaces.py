@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from proximo.spaces import build, cast, leaves, mask_shape, pick, shown, space_key, to_mask
+from proximo.spaces import build, cast, has_continuous, leaves, mask_shape, pick, shown, space_key, to_mask
 
 NESTED = spaces.Dict(
     [
@@ -104,3 +104,16 @@ def test_spaces_that_differ_in_anything_have_different_keys(one, other):
 def test_a_space_of_another_kind_has_no_key():
     assert space_key(spaces.Text(3)) is None
     assert space_key(spaces.Dict({"a": spaces.Tuple([FLAGS, spaces.Text(3)])})) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "found"),
+    [
+        (spaces.Discrete(3), False),
+        (spaces.Box(-1, 1, (2,)), True),
+        (spaces.Dict({"a": spaces.MultiDiscrete([2, 2]), "b": spaces.MultiBinary(3)}), False),
+        (spaces.Tuple((spaces.Discrete(2), spaces.Dict({"c": spaces.Box(0, 1, (1,))}))), True),
+    ],
+)
+def test_continuous_actions_are_found_wherever_they_are(space, found):
+    assert has_continuous(space) is found

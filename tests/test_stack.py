@@ -12,23 +12,29 @@ from gymnasium import spaces
 
 import host_probes
 import probes
+import team_probes
+import zoo_probes
 from killed import SETTINGS, assert_same_run
 from proximo import FrameStacker, PPOAgent, PPOTrainer, settings
-from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import HostCollector
-from proximo.config import EnvConfig
-from proximo.envs import make, stacked
-from proximo.envs.api import EnvSpec, Timestep
-from proximo.envs.compiled.lanes import Lanes
-from proximo.envs.host.codec import encode
-from proximo.envs.stack import StackedDrawing, StackedLanes, Stacking
+from proximo.config import Config, EnvConfig
+from proximo.envs import make
+from proximo.envs.api import EnvSpec, LaneStep, Timestep
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.ppo.update import initial_train_state
+from proximo.multi_agent.team_agent import make_agents
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Learners, actors, draw_noise
+from proximo.rollout.compiled import CompiledRunner, collect
+from proximo.rollout.episode_log import episode_log
+from proximo.rollout.frame_stack import FrameStack, stacked_space
+from proximo.rollout.host import HostRunner, after
+from proximo.rollout.video import record
 from proximo.spaces import leaves, pick
-from proximo.trace import trace
+from proximo.train.checkpoint import load_newest
 
 NUM = 3
-STEPS, LANES = 24, 6
+STEPS, ENVS = 24, 6
 
 SPACES = [
     (spaces.Box(-1.0, 2.0, (2,)), spaces.Box(-1.0, 2.0, (6,))),
@@ -48,7 +54,7 @@ SPACES = [
 
 @pytest.mark.parametrize(("one", "three"), SPACES, ids=str)
 def test_stacks_are_members_of_the_stacked_space(one, three):
-    found = Stacking(one, NUM).stacked_space()
+    found = stacked_space(one, NUM)
     assert found == three
     assert [path for path, _ in leaves(found)] == [path for path, _ in leaves(one)]
     one.seed(0)
@@ -73,19 +79,25 @@ def test_frames_are_in_order_and_begin_with_the_first():
 @pytest.mark.parametrize(("shape", "num"), [((3, 20, 20), 8), ((16, 20, 3), 7), ((2, 20, 1), 20)])
 def test_stacks_whose_channels_could_not_be_found_are_refused(shape, num):
     with pytest.raises(UserError, match="stack fewer, or in a wrapper of your own"):
-        Stacking(spaces.Box(0, 1, shape), num).stacked_space()
+        stacked_space(spaces.Box(0, 1, shape), num)
 
 
 def test_one_observation_is_no_stack():
-    source = make(host_probes.Walk)
-    assert stacked(source, 1) is source
+    groups = make(host_probes.Walk).spec.groups
+    frames = FrameStack(groups, 1)
+    assert frames.groups is groups
+    obs, final = np.zeros((1, 2)), np.ones((1, 2))
+    no = np.zeros(1, bool)
+    step = LaneStep(obs, None, np.zeros(1), no, ~no, final, ~no)
+    assert frames.first(ONE, obs) is obs
+    assert frames.following(ONE, obs, step) == (obs, final)
 
 
 # Collection: the second number of a walk's observation is its clock, so that what a stack must hold is known.
 
 
 def config(**keywords):
-    small = dict(rollout_length=STEPS, num_envs=LANES, minibatch_size=STEPS * LANES, hidden_sizes=[8], workers=0)
+    small = dict(rollout_length=STEPS, num_envs=ENVS, minibatch_size=STEPS * ENVS, hidden_sizes=[8], workers=0)
     return settings.build(settings.from_keywords(small | {"frame_stack": NUM, "torso": "shared"} | keywords))
 
 
@@ -113,46 +125,130 @@ class ResettingWalk(host_probes.CompiledWalk):
         return state, moved.replace(obs=shown[0], action_mask=shown[1], final_obs=moved.obs)
 
 
+def noise_of(agents, num_envs, steps):
+    return draw_noise(agents.policies, jax.random.key(5), num_envs, (steps,))
+
+
+def on_host(source, agents, env, num_envs, steps):
+    """A rollout of the only group, on the host."""
+    acting = actors(agents.groups)
+    with source.open_envs(num_envs, env) as pool:
+        runner = HostRunner(pool, Learners(agents.policies), steps, acting, NUM)
+        state = runner.start(0)
+        runner.run(acting, state, noise_of(agents, num_envs, steps), bool)
+        (rollout,) = jax.tree.map(np.copy, runner.rollout(state).groups).values()
+    return rollout
+
+
+def inside(env, agents, num_envs, steps, max_steps=None):
+    """The same of a compiled environment."""
+    runner = CompiledRunner(VectorizedEnv(env, num_envs, max_steps), Learners(agents.policies), NUM)
+    keys, noise = jax.random.split(jax.random.key(0), steps), noise_of(agents, num_envs, steps)
+
+    @jax.jit
+    def run(acting):
+        return collect(runner, acting, runner.start(jax.random.key(0)), noise, keys, None)[1]
+
+    (rollout,) = run(actors(agents.groups)).groups.values()
+    return rollout
+
+
 @pytest.mark.slow
 def test_compiled_and_host_environments_are_stacked_alike():
     chosen = config(groups=2)
-    source = stacked(make(host_probes.Walk), NUM)
-    agent = PPOAgent(source.spec.observation_space, source.spec.action_space, chosen)
-    train = initial_train_state(agent.params, agent.obs_stats, chosen)
-    env = source.lanes(LANES, chosen.env)
-    collector = HostCollector(env, agent.policy, chosen)
-    host = collector.collect(train, collector.start(0), bool).rollout
-    env.close()
+    source = make(host_probes.Walk)
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
+    host = on_host(source, agents, chosen.env, ENVS, STEPS)
     assert host.truncated.any()
     assert host.terminated.any()
     for walk in (host_probes.CompiledWalk(), ResettingWalk()):
-        lanes = Lanes(stacked(walk, NUM), LANES)
-        start = initial_collect_state(lanes, agent.policy, chosen)
-        step = jax.jit(lambda train, start, lanes=lanes: collect(train, start, lanes, agent.policy, chosen)[1])
-        compiled = step(train, start)
+        compiled = inside(walk, agents, ENVS, STEPS)
         for name in ("obs", "action_mask", "action", "reward", "terminated", "truncated", "last_obs"):
             np.testing.assert_array_equal(getattr(host, name), getattr(compiled, name), err_msg=name)
         np.testing.assert_array_equal(host.final_obs[host.truncated], compiled.final_obs[host.truncated])
-    assert host.action_mask.shape == (STEPS, LANES, 2)
+    assert host.action_mask.shape == (STEPS, ENVS, 2)
     clocks = assert_clocks(host.obs)
     assert set(clocks.reshape(-1).tolist()) == set(range(host_probes.LIMIT))
     assert (assert_clocks(host.final_obs[host.truncated]) == host_probes.LIMIT).all()
     assert_clocks(host.last_obs)
 
 
+# Many agents: a_0 is there from step 0 to 3, a_1 from 0 to 6, a_2 from 2 to 5; all see the clock, and 0 while absent.
+
+STACKS = [
+    # a_0,      a_1,       a_2
+    [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
+    [[0, 0, 1], [0, 0, 1], [0, 0, 0]],
+    [[0, 1, 2], [0, 1, 2], [2, 2, 2]],  # a_2 has joined, and saw nothing before
+    [[0, 0, 0], [1, 2, 3], [2, 2, 3]],  # a_0 has died
+    [[0, 0, 0], [2, 3, 4], [2, 3, 4]],
+    [[0, 0, 0], [3, 4, 5], [0, 0, 0]],
+    [[0, 0, 0], [0, 0, 0], [0, 0, 0]],  # the next episode
+    [[0, 0, 1], [0, 0, 1], [0, 0, 0]],
+    [[0, 1, 2], [0, 1, 2], [2, 2, 2]],
+]
+
+
+@pytest.mark.parametrize("kind", ["compiled", "host"])
+def test_each_of_many_agents_sees_its_own_last_observations(kind):
+    source = make(team_probes.Lifetimes() if kind == "compiled" else zoo_probes.Lifetimes)
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
+    assert agents.policies.groups["all"].observation_space == spaces.Box(-1, 100, (3,), np.float32)
+
+    def rollout(limit):
+        if kind == "compiled":
+            return inside(source, agents, 2, 8, limit)
+        return on_host(source, agents, EnvConfig(workers=0, max_steps_per_episode=limit), 2, 8)
+
+    found = rollout(None)
+    assert np.asarray(found.obs).reshape(8, 2, 3, 3).tolist() == [[stacks] * 2 for stacks in STACKS[:8]]
+    assert np.asarray(found.last_obs).reshape(2, 3, 3).tolist() == [STACKS[8]] * 2
+    cut = rollout(4)
+    assert np.asarray(cut.obs).reshape(8, 2, 3, 3)[:, 1].tolist() == STACKS[:4] + STACKS[:4]
+    # Whoever is there is cut with what it saw last, after the fourth step and the eighth.
+    assert np.argwhere(cut.truncated).tolist() == [[t, lane] for t in (3, 7) for lane in (1, 2, 4, 5)]
+    assert np.asarray(cut.final_obs)[cut.truncated].tolist() == [[2, 3, 4]] * 8
+
+
+@pytest.mark.parametrize("kind", ["compiled", "host"])
+def test_whoever_is_not_on_turn_sees_on(kind):
+    """Three players see the clock of a game of four moves, of which each makes one or two."""
+    source = make(team_probes.Rotation(4) if kind == "compiled" else lambda: zoo_probes.Rotation(4))
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
+    found = inside(source, agents, 2, 6) if kind == "compiled" else on_host(source, agents, EnvConfig(workers=0), 2, 6)
+    assert np.asarray(found.valid)[:, :3].sum(1).tolist() == [1] * 6
+    clocks = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0], [0, 0, 1]]
+    assert np.asarray(found.obs).tolist() == [[stack] * 6 for stack in clocks]
+    assert np.asarray(found.last_obs).tolist() == [[0, 1, 2]] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [team_probes.Clocks, zoo_probes.Clocks], ids=["compiled", "host"])
+def test_many_agents_train_with_stacks(env, tmp_path):
+    given = {"num_envs": 2, "rollout_length": 12, "minibatch_size": 12, "epochs_per_update": 1, "hidden_sizes": [8]}
+    given |= {"total_timesteps": 48, "eval_episodes": 2, "workers": 0, "frame_stack": NUM, "critic": "central"}
+    made = env() if env is team_probes.Clocks else env
+    trainer = PPOTrainer(made, out=tmp_path / "run", preset=False, console=probes.Notes(), **given)
+    result = trainer.train()
+    assert (result["total_steps"], result["final_eval"]["length_mean"]) == (48, 6)
+
+
 class Scripted:
-    """A `HostEnv` of one lane that reports what it is told to."""
+    """A `HostEnv` of one environment that reports what it is told to."""
 
     spec = EnvSpec("Scripted", spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2))
-    num_lanes, batches = 1, ((slice(0, 1),),)
+    num_envs, parts = 1, ((slice(0, 1),),)
 
     def __init__(self, *reports):
         self.notices, self.reports = [], iter(reports)
 
-    def reset(self, seed):
+    def reset(self, seed, options=None):
         return self.report(0.0)
 
-    def recv(self, batch):
+    def send(self, part, action):
+        assert action[ONE].shape == (1,)
+
+    def recv(self, part):
         return self.report(*next(self.reports))
 
     def report(self, obs, terminated=False, truncated=False, valid=True, final=None):
@@ -160,22 +256,26 @@ class Scripted:
         flags = (np.array([flag]) for flag in (terminated, truncated, valid))
         terminated, truncated, valid = flags
         final_obs = array(obs if final is None else final)
-        return Timestep(array(obs), None, np.zeros(1, np.float32), terminated, truncated, final_obs, valid, None)
+        step = LaneStep(array(obs), None, np.zeros(1, np.float32), terminated, truncated, final_obs, valid)
+        return Timestep({ONE: step}, terminated | truncated, np.full(1, -1, np.int8))
 
 
 def test_episodes_that_follow_another_in_a_filler_step_start_anew():
     """EnvPool resets in the step after an end; an environment that failed is started anew."""
-    env = StackedLanes(
-        Scripted(
-            (1.0,), (2.0, False, True), (5.0, False, False, False), (6.0,), (9.0, False, True, False, 9.0), (10.0,)
-        ),
-        Stacking(Scripted.spec.observation_space, NUM),
+    env = Scripted(
+        (1.0,), (2.0, False, True), (5.0, False, False, False), (6.0,), (9.0, False, True, False, 9.0), (10.0,)
     )
-    assert env.reset(0).obs.tolist() == [[0, 0, 0]]
-    found = []
-    for _ in range(6):
-        moved = env.recv(0)
-        found.append((moved.obs[0].tolist(), moved.final_obs[0].tolist() if moved.truncated[0] else None))
+    agents = make_agents(FrameStack(env.spec.groups, NUM).groups, Config())
+    acting = actors(agents.groups)
+    runner = HostRunner(env, Learners(agents.policies), 6, acting, NUM)
+    state = runner.start(0)
+    assert state.obs[ONE].tolist() == [[0, 0, 0]]
+    runner.run(acting, state, None, bool)
+    own = runner.rollout(state).groups[ONE]
+    assert own.obs[0].tolist() == [[0, 0, 0]]
+    seen = [*own.obs[1:, 0].tolist(), own.last_obs[0].tolist()]
+    cut = zip(own.final_obs[:, 0].tolist(), own.truncated[:, 0].tolist(), strict=True)
+    found = [(obs, final if truncated else None) for obs, (final, truncated) in zip(seen, cut, strict=True)]
     assert found == [
         ([0, 0, 1], None),
         ([2, 2, 2], [0, 1, 2]),  # what is shown here is not acted on
@@ -189,28 +289,29 @@ def test_episodes_that_follow_another_in_a_filler_step_start_anew():
 # Nothing of it is lost
 
 
-def test_lanes_are_put_back_with_what_they_saw():
-    source = stacked(make("CartPole-v1"), NUM)
-    chosen = EnvConfig(num_envs=2, workers=0)
-    one, other = source.lanes(2, chosen), source.lanes(2, chosen)
-    one.reset(0)
-    other.reset(7)
-    for _ in range(2):
-        one.send(0, np.array([1, 0]))
-        before = np.copy(one.recv(0).obs)
-    states = one.get_states()
-    assert other.set_states(states)
-    for env in (one, other):
-        env.send(0, np.array([1, 1]))
-    after, again = one.recv(0).obs, other.recv(0).obs
-    np.testing.assert_array_equal(after, again)
-    np.testing.assert_array_equal(after[:, :8], before[:, 4:])
-    bad = [b"", states[0][:-1], encode("teapot"), encode([b"", b""]), encode([b"", b"1", b"2"]), encode({"a": 1})]
-    for state in bad:
-        assert not other.set_states([states[0], state])
-    assert "cannot be restored" in other.notices[-1]
-    one.close()
-    other.close()
+def test_environments_are_put_back_with_what_was_seen():
+    """Where the environments stand, and the state of the runner, are all there is to go on from: the stack is in it."""
+    source = make("CartPole-v1")
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
+    acting, chosen = actors(agents.groups), EnvConfig(num_envs=2, workers=0)
+
+    def played(runner, state):
+        runner.run(acting, state, None, bool)
+        return jax.tree.map(np.copy, runner.rollout(state))
+
+    with source.open_envs(2, chosen) as one, source.open_envs(2, chosen) as other:
+        first, second = (HostRunner(pool, Learners(agents.policies), 2, acting, NUM) for pool in (one, other))
+        state = first.start(0)
+        state = after(state, played(first, state))
+        before = np.copy(state.obs[ONE])
+        second.start(7)
+        assert other.set_states(one.get_states())
+        on, again = played(first, state), played(second, state)
+    for name in ("obs", "action", "reward", "last_obs"):
+        np.testing.assert_array_equal(getattr(on.groups[ONE], name), getattr(again.groups[ONE], name))
+    np.testing.assert_array_equal(on.groups[ONE].obs[0], before)
+    np.testing.assert_array_equal(on.groups[ONE].obs[1][:, :8], before[:, 4:])
+    assert len(np.unique(before[:, 0::4])) == 6, "three observations of either environment, none like another"
 
 
 @pytest.mark.slow
@@ -233,6 +334,9 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
 
     trainer(tmp_path / "whole").train()
     assert trainer(tmp_path / "cut").train(callback=probes.EachUpdate(interrupt))["updates"] == 4
+    saved, trouble = load_newest(tmp_path / "cut")
+    assert saved.program["runner/obs/agent"].shape == (4, 12)
+    assert not trouble
     resumed = PPOTrainer.resume(tmp_path / "cut", console=probes.Notes()).train()
     assert resumed["resumed"] == [{"step": 256, "exact": True}]
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
@@ -242,13 +346,12 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
 
 
 @pytest.mark.parametrize("walk", [host_probes.Walk, host_probes.CompiledWalk()], ids=["host", "compiled"])
-def test_traces_and_policies_outside_see_the_same(walk):
+def test_logs_and_policies_outside_see_the_same(walk):
     """A deterministic walk, made once by the library and once by hand: the same actions, the same rewards."""
-    source = stacked(make(walk), NUM)
-    chosen = config(seed=3)
-    agent = PPOAgent(source.spec.observation_space, source.spec.action_space, chosen)
+    source, chosen = make(walk), config(seed=3)
+    agent = PPOAgent(stacked_space(source.spec.observation_space, NUM), source.spec.action_space, chosen)
     agent.params = jax.tree.map(lambda leaf: 30 * leaf, agent.params)  # so that the stack matters
-    made = trace(source, agent, chosen.env, 0)
+    made = episode_log(source, Agents.of_one(agent), chosen.env, 0)
     env = host_probes.Walk()
     frames = FrameStacker(env.observation_space, agent.config.env.frame_stack)
     obs, info = env.reset()
@@ -260,17 +363,32 @@ def test_traces_and_policies_outside_see_the_same(walk):
     assert made["reward"] == rewards
 
 
+class DrawnHybrid(host_probes.Hybrid):
+    """Refuses actions that its mask forbids, which is in what it shows."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def render(self):
+        return np.zeros((4, 4, 3), np.uint8)
+
+
 def test_a_filmed_environment_keeps_its_mask():
-    source = stacked(make(host_probes.Hybrid), NUM)
-    env = StackedDrawing(host_probes.Hybrid(), FrameStacker(make(host_probes.Hybrid).spec.observation_space, NUM))
-    obs, _ = env.reset(seed=0)
-    assert obs["action_mask"].tolist() == [1, 0, 1, 1, 1]
-    assert obs["grid"].shape == (5, 5, 9)
-    assert obs["inner"]["count"].shape == (3,)
-    known = {path for path, _ in leaves(source.spec.observation_space)}
-    assert known == {("grid",), ("inner", "count"), ("pair", 0), ("pair", 1)}
-    assert all(pick(obs, path).shape == leaf.shape for path, leaf in leaves(source.spec.observation_space))
-    assert env.step({"move": 1, "push": np.zeros(2), "talk": 1})[2]
+    source, chosen = make(DrawnHybrid), config()
+    groups = FrameStack(source.spec.groups, NUM).groups
+    agents = make_agents(groups, chosen)
+    env, camera = source.filmed(chosen.env)
+    with env:
+        state = HostRunner(env, Learners(agents.policies), 1, actors(agents.groups), NUM).start(0)
+    assert state.action_mask[ONE].tolist() == [[True, False, True, True, True]]
+    obs, space = state.obs[ONE], groups[ONE].observation_space
+    assert obs["grid"].shape == (1, 5, 5, 9)
+    assert obs["inner"]["count"].shape == (1, 3)
+    assert {path for path, _ in leaves(space)} == {("grid",), ("inner", "count"), ("pair", 0), ("pair", 1)}
+    assert all(pick(obs, path).shape == (1, *leaf.shape) for path, leaf in leaves(space))
+    assert len(camera.pictures) == 1
+    for seed in range(5):
+        assert len(list(record(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
 
 
 class Drawn(host_probes.Walk):
@@ -281,17 +399,21 @@ class Drawn(host_probes.Walk):
         return np.full((4, 4, 3), self.clock, np.uint8)
 
 
-def test_what_draws_is_stacked_too():
-    source = stacked(make(Drawn), NUM)
-    env = source.rendering()
-    assert env.reset(seed=0)[0].shape == (6,)
-    assert env.step(1)[0][1::2].tolist() == [0, 0, 1]
-    assert env.render().max() == 1
-    compiled = host_probes.CompiledWalk()
-    assert not hasattr(stacked(compiled, NUM), "render")
-    compiled.render = lambda state: state[1]
-    drawn = stacked(compiled, NUM)
-    assert drawn.render(drawn.reset(jax.random.key(0))[0]) == 0
+class CompiledDrawn(host_probes.CompiledWalk):
+    def render(self, state):
+        return jnp.full((4, 4, 3), state[1], jnp.uint8)
+
+
+@pytest.mark.parametrize("walk", [Drawn, CompiledDrawn()], ids=["host", "compiled"])
+def test_what_is_filmed_is_stacked_too(walk):
+    """A picture shows the clock: of all moments of the episode that the log is of, from its start to its end."""
+    source, chosen = make(walk), config(seed=3)
+    agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
+    logged = episode_log(source, agents, chosen.env, 0)
+    pictures = list(record(source, agents, chosen.env, 0)[0])
+    assert [int(picture.max()) for picture in pictures] == list(range(logged["length"] + 1))
+    with pytest.raises(UserError, match="cannot be drawn"):
+        record(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
 
 
 def test_nonsense_in_a_file_stacks_nothing():

@@ -4,7 +4,8 @@ import pytest
 
 import probes
 from proximo import PPOTrainer
-from proximo.evaluate import make_evaluator
+from proximo.policy.behaviour import Learners, actors
+from proximo.rollout.evaluate import make_evaluator
 
 SPREAD = {"jaxmarl/MPE_simple_spread_v3": 8.0, "pettingzoo/mpe2.simple_spread_v3": 8.0}
 """By how much the return of an episode must be better than that of random actions."""
@@ -12,10 +13,10 @@ SPREAD = {"jaxmarl/MPE_simple_spread_v3": 8.0, "pettingzoo/mpe2.simple_spread_v3
 
 def random_return(trainer):
     """What the policy at the start gets, which does anything with nearly the same probability."""
-    given = (trainer.env, trainer.agent.policy, 200, trainer.config.env, 0)
+    given = (trainer.env, Learners(trainer.agent.policies), 200, trainer.config.env, 0)
     evaluator = make_evaluator(*given, deterministic=False)
     try:
-        return evaluator(trainer.agent.params, trainer.agent.obs_stats).returns.mean()
+        return evaluator(actors(trainer.agent.groups)).returns.mean()
     finally:
         evaluator.close()
 

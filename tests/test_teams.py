@@ -1,6 +1,8 @@
 """Many agents: groups, lifetimes, what critics see, self-play, and what is saved of them."""
 
 import json
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -13,24 +15,29 @@ import probes
 import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
 from proximo import PPOAgent, PPOTrainer, TeamAgent, envs, tensors
-from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import HostCollector, tally
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
-from proximo.envs.compiled.lanes import Lanes
-from proximo.envs.team import arranged, named_groups
+from proximo.envs import Roster
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.grouping import in_groups, named_groups
+from proximo.envs.groups import Groups
 from proximo.errors import UserError
-from proximo.matches import Matches
+from proximo.multi_agent.matches import Matches
+from proximo.multi_agent.prepare import prepare
+from proximo.multi_agent.self_play import SelfPlay, make_behaviour
+from proximo.multi_agent.team_agent import agents_from
+from proximo.policy.behaviour import Learners
 from proximo.policy.networks import Network
 from proximo.policy.normalize import RunningStats
-from proximo.policy.team import TeamPolicy, self_play
+from proximo.policy.policies import Policies
 from proximo.ppo.advantages import advantages
-from proximo.ppo.rollout import Episodes
-from proximo.ppo.team import group_state, initial_state, rewards, rollout_of, updated_pool, with_scores
-from proximo.ppo.update import training_samples
-from proximo.record import record
+from proximo.ppo.recipe import BUILT_IN
+from proximo.ppo.update import initial_lanes, initial_train_state, training_samples
+from proximo.rollout.episode_log import episode_log
+from proximo.rollout.host import HostRunner, tally
+from proximo.rollout.types import Episodes
+from proximo.rollout.video import record
 from proximo.settings import build
-from proximo.teams import Roster, Team
-from proximo.trace import trace
+from proximo.train.program import CompiledProgram, first_train_state, rollout, rollout_noise
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
@@ -53,11 +60,33 @@ def timeless(path):
 # ---- advantages
 
 
+def policies_of(env, agents=None, own=None):
+    return Policies(env.spec.groups, NetworkConfig(), NormalizeConfig(), agents or AgentsConfig(), own)
+
+
+def fresh(policies):
+    return policies.init(jax.random.key(0)), policies.initial_stats(), {}
+
+
+def begun(env, behaviour, config):
+    """A program on a compiled environment, and its state before the first update."""
+    program = CompiledProgram(VectorizedEnv(env, config.env.num_envs), behaviour, config)
+    return program, program.init(fresh(behaviour.policies))
+
+
 def sees_time(policy):
     """An actor without preferences, and a critic that takes what it sees for the value."""
     actor = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, jnp.zeros((len(seen.vector), 2))))
     critic = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, seen.vector[:, :1]))
     return {"actor": actor, "critic": critic}
+
+
+def learned_from(train, lanes, experience, behaviour, config):
+    """What the only group learns from, as a rollout and as samples."""
+    rollouts, critic_state = prepare(experience, behaviour)
+    part, policy = rollouts["all"], behaviour.policies["all"]
+    given = (train.groups["all"], lanes["all"], part, critic_state, part.reward, policy, config)
+    return part, training_samples(*given)[0]
 
 
 def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand():
@@ -66,12 +95,11 @@ def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand(
     config = build({"env.num_envs": 1, "ppo.rollout_length": 8, "ppo.minibatch_size": 8, "ppo.gamma": 0.5})
     config = build({"ppo.gae_lambda": 0.5, "ppo.normalize_advantages": "none"}, base=config)
     env = envs.make(Lifetimes())
-    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1, sees_time)
-    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
-    lanes = Lanes(env, 1)
-    _, rollout, episodes = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
-    part = rollout_of(policy, "all", rollout)
-    samples, _ = training_samples(group_state(state, "all"), part, part.reward, policy.groups["all"], config)
+    behaviour = Learners(policies_of(env, own=sees_time))
+    program, state = begun(env, behaviour, config)
+    experience = program.collect(state)
+    part, samples = learned_from(state.train, state.lanes, experience, behaviour, config)
+    episodes = experience.episodes
 
     nan = np.nan
     by_hand = np.array(
@@ -84,8 +112,8 @@ def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand(
     np.testing.assert_array_equal(part.valid, ~np.isnan(by_hand))
     np.testing.assert_array_equal(np.where(part.valid, samples.advantage.reshape(8, 3), nan), by_hand)
     np.testing.assert_array_equal(episodes.length[:, 0], [0, 0, 0, 0, 0, 6, 0, 0])
-    np.testing.assert_array_equal(episodes.agents[5, 0], [0 + 1 + 2, 10 + 11 + 12 + 13 + 14 + 15, 22 + 23 + 24])
-    assert episodes.returned[5, 0] == (3 + 75 + 69) / 3
+    np.testing.assert_array_equal(episodes.members["all"][5, 0], [0 + 1 + 2, 10 + 11 + 12 + 13 + 14 + 15, 22 + 23 + 24])
+    assert episodes.episode_return[5, 0] == (3 + 75 + 69) / 3
 
 
 def test_the_turns_of_others_take_no_time():
@@ -112,25 +140,35 @@ def samples_of(kind, env, num_rollouts, **settings):
     are learned from [T, A], and the advantages."""
     config = build({"env.num_envs": 1, "ppo.normalize_advantages": "none", "env.workers": 0, **settings})
     source = envs.make(env)
-    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1, sees_time)
-    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
-    if kind == "compiled":
-        lanes = Lanes(source, 1)
-        at = initial_collect_state(lanes, policy, config)
-    else:
-        collector = HostCollector(source.lanes(1, config.env), policy, config)
-        at = collector.start(0)
-    for _ in range(num_rollouts):
-        if kind == "compiled":
-            at, rollout, _ = collect(state, at, lanes, policy, config)
-        else:
-            collected = collector.collect(state, at, bool)
-            at, _ = tally(at, collected, None)
-            rollout = jax.tree.map(jnp.array, collected.rollout)
-        part = rollout_of(policy, "all", rollout)
-        samples, _ = training_samples(group_state(state, "all"), part, part.reward, policy.groups["all"], config)
-        shape = (config.ppo.rollout_length, len(source.spec.team.agents))
+    behaviour = Learners(policies_of(source, own=sees_time))
+    collected = compiled_rollouts if kind == "compiled" else host_rollouts
+    train = first_train_state(fresh(behaviour.policies), behaviour, config, BUILT_IN)
+    lanes = initial_lanes(behaviour.policies, 1)
+    for experience in collected(source, behaviour, config, num_rollouts):
+        _, samples = learned_from(train, lanes, experience, behaviour, config)
+        shape = (config.ppo.rollout_length, len(source.spec.groups.agents))
         yield np.asarray(samples.valid.reshape(shape)), np.asarray(samples.advantage.reshape(shape))
+
+
+def compiled_rollouts(source, behaviour, config, num_rollouts):
+    program, state = begun(source, behaviour, config)
+    for _ in range(num_rollouts):
+        standing, experience = rollout(state, program.runner, config)
+        state = replace(state, runner=standing)
+        yield experience
+
+
+def host_rollouts(source, behaviour, config, num_rollouts):
+    steps = config.ppo.rollout_length
+    train = first_train_state(fresh(behaviour.policies), behaviour, config, BUILT_IN)
+    chosen, noise = behaviour.choose(train), rollout_noise(train, behaviour, 1, steps)
+    with closing(source.open_envs(1, config.env)) as env:
+        runner = HostRunner(env, behaviour, steps, chosen)
+        at = runner.start(0)
+        for _ in range(num_rollouts):
+            assert runner.run(chosen, at, noise, bool) == steps
+            at, experience = tally(at, runner.rollout(at), None)
+            yield jax.tree.map(jnp.array, experience)
 
 
 ROTATION = {"compiled": Rotation, "host": lambda moves: partial(zoo_probes.Rotation, moves)}
@@ -169,16 +207,19 @@ def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def paid_to_learn(env, agents):
+    """The rewards [T, A] that agents of `env` learn from, in six steps of one environment."""
+    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
+    env = envs.make(env).with_groups(agents)
+    behaviour = make_behaviour(policies_of(env, agents), 1)
+    program, state = begun(env, behaviour, config)
+    return prepare(program.collect(state), behaviour)[0]["all"].reward
+
+
 def test_the_team_is_paid_the_mean_of_those_who_are_there():
     """In step 1, after which a_2 joins, two are there, (1 + 11) / 2; in step 2 all three, (2 + 12 + 22) / 3; in step 3
     a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is there."""
-    env = envs.make(Lifetimes()).arranged(AgentsConfig(reward="team"))
-    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
-    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(reward="team"), 1)
-    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
-    lanes = Lanes(env, 1)
-    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
-    paid = rewards(policy, rollout)[:, 0]
+    paid = paid_to_learn(Lifetimes(), AgentsConfig(reward="team"))
     np.testing.assert_array_equal(paid[1], [6, 6, 0])
     np.testing.assert_array_equal(paid[2], [12, 12, 12])
     np.testing.assert_array_equal(paid[3], [0, 18, 18])
@@ -195,14 +236,8 @@ def test_the_team_is_paid_the_mean_of_those_who_are_there():
 def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(sides, paid):
     """Agent i is paid 10 i + t in step t: in step 2 the even ones (2 + 22) / 2. Over all, what one side wins the other
     loses would leave nothing to learn."""
-    agents = AgentsConfig(reward="team", selfplay=1.0, sides=sides)
-    env = envs.make(Lifetimes()).arranged(agents)
-    config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
-    policy = TeamPolicy(env.spec.team, NetworkConfig(), NormalizeConfig(), agents, 1)
-    state = initial_state(policy, policy.init(jax.random.key(0)), policy.initial_stats(), config)
-    lanes = Lanes(env, 1)
-    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
-    np.testing.assert_array_equal(rewards(policy, rollout)[np.array([0, 1, 2, 3, 5]), 0], paid)
+    found = paid_to_learn(Lifetimes(), AgentsConfig(reward="team", selfplay=1.0, sides=sides))
+    np.testing.assert_array_equal(found[np.array([0, 1, 2, 3, 5])], paid)
 
 
 # ---- memory
@@ -244,7 +279,7 @@ def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
     )
     result = trainer.train()
     for row in rows(tmp_path / "run"):
-        for agent, paid in zip(trainer.agent.policy.team.agents, Clocks.PAID, strict=True):
+        for agent, paid in zip(trainer.agent.policies.groups.agents, Clocks.PAID, strict=True):
             assert row.get(f"recent/agent/{agent}/return_mean") in (paid, None)
             assert row.get(f"eval/agent/{agent}/return_mean", paid) == paid
         assert row["ppo/approx_kl"] == pytest.approx(0, abs=1e-6)
@@ -253,17 +288,17 @@ def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
 
 
 @pytest.mark.parametrize("kind", CLOCKS)
-def test_who_is_traced_and_filmed_remembers_as_in_training(kind):
+def test_who_is_logged_and_filmed_remembers_as_in_training(kind):
     source = envs.make(CLOCKS[kind]())
-    team = TeamAgent(source.spec.team, Config(), network=counts_steps)
-    assert trace(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
+    team = TeamAgent(source.spec.groups, Config(), network=counts_steps)
+    assert episode_log(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
     frames, _ = record(source, team, EnvConfig(), 0)
     assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
 
 
 def test_a_team_in_use_remembers_as_in_training():
     env = zoo_probes.Clocks()
-    team = TeamAgent(envs.make(zoo_probes.Clocks).spec.team, Config(), network=counts_steps)
+    team = TeamAgent(envs.make(zoo_probes.Clocks).spec.groups, Config(), network=counts_steps)
     for _ in range(2):
         team.reset()
         (obs, _), paid = env.reset(), dict.fromkeys(env.possible_agents, 0)
@@ -293,7 +328,7 @@ def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
         path = tmp_path / str(fill)
         settings = SEEN_BY[seen_by] | dict(total_timesteps=3 * 32, eval_frequency=2, workers=0)
         trainer, result = train(GHOSTS[kind](fill), path, **settings)
-        told = trace(trainer.env, trainer.agent, EnvConfig(), 0)
+        told = episode_log(trainer.env, trainer.agent, EnvConfig(), 0)
         runs.append((timeless(path), result["final_eval"], told["value"]))
     assert np.isfinite(runs[0][2]).all()
     assert runs[0] == runs[1]
@@ -333,7 +368,10 @@ ODD = roster(wolf_0=spaces.Discrete(3), wolf_1=spaces.Discrete(4))
     ],
 )
 def test_groups_as_the_settings_want_them(who, settings, groups):
-    assert arranged("field", who, AgentsConfig(**settings)).groups == groups
+    found = in_groups("field", who, AgentsConfig(**settings))
+    assert {name: group.members for name, group in found.items()} == groups
+    for name, members in groups.items():
+        assert found[name].observation_space == who.observation_spaces[members[0]]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +387,7 @@ def test_groups_as_the_settings_want_them(who, settings, groups):
 )
 def test_groups_that_cannot_be(who, settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        arranged("field", who, AgentsConfig(**settings))
+        in_groups("field", who, AgentsConfig(**settings))
 
 
 @pytest.mark.parametrize(
@@ -371,78 +409,83 @@ def test_settings_that_do_not_fit(settings, sentence):
 def test_settings_for_many_are_refused_where_there_is_one(tmp_path):
     with pytest.raises(UserError, match=r"agents.critic=central is for environments with many agents, and gymnax/Cart"):
         PPOTrainer("gymnax/CartPole-v1", critic="central", out=tmp_path / "run")
-    with pytest.raises(UserError, match=r"env.frame_stack=2 is for one agent"):
-        PPOTrainer(TwoKinds(), frame_stack=2, out=tmp_path / "run")
 
 
 # ---- what is seen
 
 
-def test_what_a_central_critic_sees():
-    team = envs.make(Weather()).arranged(AgentsConfig(critic="central")).spec.team
-    policy = TeamPolicy(team, NetworkConfig(), NormalizeConfig(), AgentsConfig(critic="central", identity=True), 2)
-    obs = {"agents": {"all": jnp.array([[3, 5], [7, 2]])}, "state": jnp.array([[1.0], [-1.0]])}
-    seen = policy.seen("all", obs, 1)
-    np.testing.assert_array_equal(seen["own"]["observation"], [[3, 5], [7, 2]])
-    np.testing.assert_array_equal(seen["own"]["agent"], [[0, 1], [0, 1]])
-    np.testing.assert_array_equal(seen["all"][..., 0], [[1, 1], [-1, -1]])
+class Choosy(TwoKinds):
+    """`TwoKinds` whose second sorter may only say 1; the first has no mask."""
+
+    def _report(self, *told):
+        return super()._report(*told).replace(action_mask={"sorter_1": jnp.array([False, True])})
 
 
-def test_without_a_state_a_central_critic_sees_what_all_see():
-    team = envs.make(TwoKinds()).arranged(AgentsConfig(critic="central")).spec.team
-    policy = TeamPolicy(team, NetworkConfig(), NormalizeConfig(), AgentsConfig(critic="central"), 1)
-    obs = {"agents": {"sorter": jnp.array([[0, 1]]), "aimer": jnp.arange(6.0).reshape(1, 2, 3)}}
-    seen = policy.seen("sorter", obs, 1)
-    for row in range(2):
-        np.testing.assert_array_equal(seen["all"]["sorter_1"][0, row], 1)
-        np.testing.assert_array_equal(seen["all"]["aimer_0"][0, row], [0, 1, 2])
-        np.testing.assert_array_equal(seen["all"]["aimer_1"][0, row], [3, 4, 5])
+def test_masks_are_those_of_each_agent():
+    """Two sorters with two flags each, of two environments; aimers have none."""
+    env = VectorizedEnv(envs.make(Choosy()), 2)
+    state, first = env.reset(jax.random.key(0))
+    actions = {"sorter": jnp.zeros(4, jnp.int32), "aimer": jnp.zeros((4, 1))}
+    for step in (first, env.step(jax.random.key(1), state, actions)[1]):
+        assert step.groups["aimer"].action_mask is None
+        np.testing.assert_array_equal(step.groups["sorter"].action_mask, [[True, True], [False, True]] * 2)
 
 
-def test_masks_are_taken_apart_agent_by_agent():
-    """Two sorters with two flags each; aimers have none."""
-    policy = TeamPolicy(envs.make(TwoKinds()).spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(), 1)
-    masks = policy.distribution.masks(jnp.array([[True, False, False, True]]))
-    assert masks["aimer"] is None
-    np.testing.assert_array_equal(masks["sorter"][0], [[True, False], [False, True]])
+@pytest.mark.parametrize("kind", ["compiled", "host"])
+def test_stacked_frames_of_many_agents_begin_when_they_join(kind):
+    """All see the time. a_0 dies after step 2, a_2 joins before step 2 and dies after step 4."""
+    source = envs.make(Lifetimes() if kind == "compiled" else zoo_probes.Lifetimes)
+    config = {"env.num_envs": 1, "ppo.rollout_length": 8, "ppo.minibatch_size": 8, "env.frame_stack": 2}
+    trainer = PPOTrainer(source, config=build(config | {"env.workers": 0}))
+    with trainer:
+        rollout = trainer.program.collect(trainer.program.init(trainer._given())).groups["all"]
+    seen = {number: np.asarray(rollout.obs)[rollout.valid[:, number], number].tolist() for number in range(3)}
+    assert seen[0] == [[0, 0], [0, 1], [1, 2], [0, 0], [0, 1]]
+    assert seen[1] == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [0, 0], [0, 1]]
+    assert seen[2] == [[2, 2], [2, 3], [3, 4]]
+    np.testing.assert_array_equal(np.asarray(rollout.last_obs), [[1, 2], [1, 2], [2, 2]])
 
 
 # ---- self-play
 
 
-def rps_policy(**settings):
+def rps_play(**settings):
     agents = AgentsConfig(selfplay=0.5, **settings)
-    return TeamPolicy(envs.make(RockPaperScissors()).spec.team, NetworkConfig(), NormalizeConfig(), agents, 4)
+    return SelfPlay(policies_of(envs.make(RockPaperScissors()), agents), 4)
+
+
+def with_params(train, params, **changes):
+    """A state of training with other parameters of the only group."""
+    return train.replace(groups={"all": train.groups["all"].replace(params=params["all"])}, **changes)
 
 
 def test_sides_learn_in_turn():
-    play = rps_policy().selfplay
-    np.testing.assert_array_equal(play.learns, [[True, False], [False, True], [True, True], [True, True]])
+    np.testing.assert_array_equal(rps_play().learns, [[True, False], [False, True], [True, True], [True, True]])
 
 
 def test_scores_of_the_learning_side():
     """Environment 0: "one" learns; 1: "other" does; 2 and 3 have no opponents."""
     returned = jnp.array([[[1, -1], [1, -1], [1, -1], [0, 0]], [[0, 0], [-1, 1], [0, 0], [0, 0]]], jnp.float32)
-    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), None, returned)
-    np.testing.assert_array_equal(with_scores(rps_policy(), episodes).score, [[1, 0, -1, -1], [0.5, 1, -1, -1]])
+    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), None, {"all": returned})
+    np.testing.assert_array_equal(rps_play().scored(episodes).score, [[1, 0, -1, -1], [0.5, 1, -1, -1]])
 
 
 def test_the_pool_keeps_policies_of_the_whole_run():
     """Every second update is kept; when four are, chance decides, and what is kept is spread over 400 updates."""
-    policy = rps_policy(selfplay_every=2, selfplay_pool=4)
-    params = policy.init(jax.random.key(0))
-    state = initial_state(policy, params, policy.initial_stats(), Config())
+    play = rps_play(selfplay_every=2, selfplay_pool=4)
+    given = fresh(play.policies)
+    params, state = given[0], first_train_state(given, play, Config(), BUILT_IN)
     constant = lambda number: jax.tree.map(lambda leaf: jnp.full_like(leaf, number), params)  # noqa: E731
-    after = jax.jit(lambda state: state.replace(pool=updated_pool(policy, state)))
+    after = jax.jit(lambda state: state.replace(opponents=play.updated_opponents(state)))
 
     def kept(state):
-        return np.asarray(jax.tree.leaves(state.pool["kept"]["params"])[0])[:, 0]
+        return np.asarray(jax.tree.leaves(state.opponents["kept"]["params"])[0])[:, 0]
 
     for number in range(1, 401):
-        state = after(state.replace(params=constant(number), update=jnp.int32(number)))
+        state = after(with_params(state, constant(number), update=jnp.int32(number)))
         if number == 6:
             np.testing.assert_array_equal(kept(state)[1:], [2, 4, 6])
-    assert int(state.pool["count"]) == 201
+    assert int(state.opponents["count"]) == 201
     assert len(set(kept(state))) == 4
     assert all(number % 2 == 0 for number in kept(state))
     assert min(kept(state)) < 200 < max(kept(state))
@@ -451,10 +494,10 @@ def test_the_pool_keeps_policies_of_the_whole_run():
 @pytest.mark.slow
 def test_opponents_act_by_their_own_policy_and_teach_nothing():
     """The policy that learns always shows rock, the one before always paper: environment 0 has rock against paper."""
-    policy = rps_policy()
+    play = rps_play()
     config = build({"env.num_envs": 4, "ppo.rollout_length": 3, "ppo.minibatch_size": 12})
-    params = policy.init(jax.random.key(0))
-    state = initial_state(policy, params, policy.initial_stats(), config)
+    program, state = begun(envs.make(RockPaperScissors()), play, config)
+    params = state.train.of("params")
 
     def always(tree, action):
         head = tree["all"]["actor"]["Dense_2"]
@@ -462,17 +505,17 @@ def test_opponents_act_by_their_own_policy_and_teach_nothing():
         return tree
 
     copy = lambda tree: jax.tree.map(jnp.array, tree)  # noqa: E731
-    pool = copy(state.pool)
+    pool = copy(state.train.opponents)
     then = {"all": {"actor": always(copy(params), 1)["all"]["actor"]}}
     pool["kept"]["params"] = jax.tree.map(lambda leaf: leaf[None].repeat(10, 0), then)
-    state = state.replace(params=always(copy(params), 0), pool=pool)
-    lanes = Lanes(envs.make(RockPaperScissors()), 4)
-    _, rollout, _ = collect(state, initial_collect_state(lanes, policy, config), lanes, policy, config)
-    np.testing.assert_array_equal(rollout.action["all"][0], [[0, 1], [1, 0], [0, 0], [0, 0]])
-    np.testing.assert_array_equal(rollout.reward[0, :, 0], [-1, 1, 0, 0])
-    part = rollout_of(policy, "all", rollout)
-    np.testing.assert_array_equal(part.valid[0].reshape(4, 2), policy.selfplay.learns)
-    assert rollout.valid.all()
+    state = state.replace(train=with_params(state.train, always(copy(params), 0), opponents=pool))
+    experience = program.collect(state)
+    played = experience.groups["all"]
+    np.testing.assert_array_equal(played.action[0].reshape(4, 2), [[0, 1], [1, 0], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(played.reward[0].reshape(4, 2)[:, 0], [-1, 1, 0, 0])
+    part = prepare(experience, play)[0]["all"]
+    np.testing.assert_array_equal(part.valid[0].reshape(4, 2), play.learns)
+    assert played.valid.all()
 
 
 ROCK, PAPER, SCISSORS = range(3)
@@ -484,10 +527,11 @@ def test_matches_against_the_first_policy_and_the_pool(kind):
     """Ours shows rock, and beats the first policy, which shows scissors. Of the pool one shows paper, and wins, one
     scissors, and one rock: 1/2 of the games. Of places that nothing was put into, nobody plays."""
     source = envs.make(RPS[kind]())
-    policy = TeamPolicy(source.spec.team, NetworkConfig(), NormalizeConfig(), AgentsConfig(selfplay=0.5), 4)
-    params = policy.init(jax.random.key(0))
+    play = SelfPlay(policies_of(source, AgentsConfig(selfplay=0.5)), 4)
+    given = fresh(play.policies)
+    params = given[0]
     config = build({"env.num_envs": 4, "eval.episodes": 10, "env.workers": 0})
-    state = initial_state(policy, params, policy.initial_stats(), config)
+    state = first_train_state(given, play, config, BUILT_IN)
 
     def always(action):
         shown = jax.tree.map(jnp.array, params)
@@ -500,11 +544,12 @@ def test_matches_against_the_first_policy_and_the_pool(kind):
 
     pool = [kept(action) for action in (PAPER, SCISSORS, ROCK, PAPER, PAPER)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pool)
-    state = state.replace(params=always(ROCK), pool={"kept": stacked, "count": jnp.int32(3), "first": kept(SCISSORS)})
-    matches = Matches(source, policy, config)
+    opponents = {"kept": stacked, "count": jnp.int32(3), "first": kept(SCISSORS)}
+    state = with_params(state, always(ROCK), opponents=opponents)
+    matches = Matches(source, play, config)
     assert matches(state) == {"win_rate": 0.75, "win_rate_first": 1.0, "win_rate_pool": 0.5}
     assert matches(state, lambda: True) is None
-    worse = state.replace(params=always(PAPER))
+    worse = with_params(state, always(PAPER))
     assert matches(worse)["win_rate_first"] == 0.0
     matches.close()
 
@@ -543,7 +588,7 @@ def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency, tmp_path):
 )
 def test_self_play_that_cannot_be(settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        self_play(envs.make(RockPaperScissors()).spec.team, AgentsConfig(**settings), 4)
+        SelfPlay(policies_of(envs.make(RockPaperScissors()), AgentsConfig(**settings)), 4)
 
 
 # ---- runs
@@ -586,6 +631,10 @@ def test_a_file_for_each_group(two_kinds):
         assert TwoKinds.roster.action_spaces[agent].contains(action)
 
 
+def var_of(stats):
+    return {name: float(own.var) for name, own in stats.items()}
+
+
 def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
     """Sorters learned from a fifth, aimers from a tenth of their rewards; their critics all say 3. The mean of four
     agents is (15 + 15 + 30 + 30) / 4."""
@@ -599,21 +648,23 @@ def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
 
     env = envs.make(TwoKinds())
     config = build({"normalize.rewards": True})
-    team = TeamAgent(env.spec.team, config, network=network)
-    assert [float(stats.var) for stats in team.reward_stats.values()] == [1, 1]
+    team = TeamAgent(env.spec.groups, config, network=network)
+    assert var_of(team.part("reward_stats")) == {"sorter": 1, "aimer": 1}
     variances = {"sorter": 25.0, "aimer": 100.0}
-    team.reward_stats = {name: RunningStats(*map(jnp.float32, (1, 0, var))) for name, var in variances.items()}
+    for name, var in variances.items():
+        team.groups[name].reward_stats = RunningStats(*map(jnp.float32, (1, 0, var)))
     obs = {name: group.policy.observation_space.sample() for name, group in team.groups.items()}
     assert {name: group.value(obs[name]) for name, group in team.groups.items()} == {"sorter": 15, "aimer": 30}
-    assert trace(env, team, config.env, 0)["value"] == [22.5]
+    assert episode_log(env, team, config.env, 0)["value"] == [22.5]
     team.save(tmp_path / "team")
     again = TeamAgent.load(tmp_path, "team", network)
-    assert {name: float(stats.var) for name, stats in again.reward_stats.items()} == variances
-    held = tensors.named({"params": team.params, "obs_stats": team.obs_stats, "reward_stats": team.reward_stats})
-    from_checkpoint = TeamAgent.from_tensors(held, team.describe(), tmp_path, network)
-    assert {name: float(stats.var) for name, stats in from_checkpoint.reward_stats.items()} == variances
-    state = initial_state(team.policy, team.params, team.obs_stats, config, team.reward_stats)
-    assert {name: float(stats.var) for name, stats in state.reward_stats.items()} == variances
+    assert var_of(again.part("reward_stats")) == variances
+    names = ("params", "obs_stats", "reward_stats")
+    held = tensors.named({group: {name: getattr(own, name) for name in names} for group, own in team.groups.items()})
+    from_checkpoint = agents_from(held, team.describe(), tmp_path, network)
+    assert var_of(from_checkpoint.part("reward_stats")) == variances
+    state = initial_train_state(team.part("params"), team.part("obs_stats"), config, team.part("reward_stats"))
+    assert var_of(state.of("reward_stats")) == variances
 
 
 @pytest.mark.slow
@@ -646,8 +697,8 @@ def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
     first, _ = train(RockPaperScissors(), tmp_path / "first", identity=True, selfplay=0.5, total_timesteps=32)
     again = PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "again", preset=False, **QUICK)
     assert again.config.agents == first.config.agents
-    with pytest.raises(UserError, match=r"set up for 4 environments; env.num_envs=4"):
-        PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "other", **QUICK | {"num_envs": 8})
+    more = PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "more", **QUICK | {"num_envs": 8})
+    assert more.train(lambda metrics: False)["updates"] == 1
 
 
 @pytest.mark.slow
@@ -677,7 +728,7 @@ def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
     cut.train(lambda metrics: metrics["update"] != 5)
     again = PPOTrainer.resume(tmp_path / "cut", Lifetimes(), steps=5 * 32, console=probes.Notes())
     assert again.train()["resumed"] == [{"step": 160, "exact": True}]
-    for one, other in zip(jax.tree.leaves(whole.agent.params), jax.tree.leaves(again.agent.params), strict=True):
+    for one, other in zip(*(jax.tree.leaves(made.agent.part("params")) for made in (whole, again)), strict=True):
         np.testing.assert_array_equal(one, other)
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
     assert ("eval/win_rate" in rows(tmp_path / "cut")[5]) == ("selfplay" in settings)
@@ -774,7 +825,7 @@ def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
 def test_nothing_is_compiled_after_the_first_chunk():
     config = build({"env.num_envs": 4, "ppo.rollout_length": 8, "ppo.minibatch_size": 16, "network.hidden_sizes": (8,)})
     trainer = PPOTrainer(TwoKinds(), config=config)
-    state = trainer.program.init(trainer.agent.params, trainer.agent.obs_stats)
+    state = trainer.program.init(trainer._given())
     state, _ = trainer.program.run(state, 1)
     events = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
@@ -786,7 +837,7 @@ def test_nothing_is_compiled_after_the_first_chunk():
 
 
 def test_a_team_is_a_team():
-    team = envs.make(TwoKinds()).spec.team
-    assert isinstance(team, Team)
-    assert team.agents == ("sorter_0", "sorter_1", "aimer_0", "aimer_1")
-    assert team.members("aimer") == slice(2, 4)
+    groups = envs.make(TwoKinds()).spec.groups
+    assert isinstance(groups, Groups)
+    assert groups.agents == ("sorter_0", "sorter_1", "aimer_0", "aimer_1")
+    assert groups.columns["aimer"] == slice(2, 4)

@@ -8,6 +8,7 @@ import pytest
 
 from proximo import PPOTrainer, compiling, settings
 from proximo.config import Config
+from proximo.envs.groups import ONE
 from proximo.ppo.traced import joined, split
 from proximo.train.program import train_step
 
@@ -16,6 +17,7 @@ SMALL = {"num_envs": 4, "rollout_length": 8, "minibatch_size": 8, "epochs_per_up
 BUSY = {  # settings with which every number matters
     "ppo.learning_rate_schedule": "linear",
     "ppo.clip_epsilon_schedule": "linear",
+    "ppo.entropy_coef": 0.01,
     "ppo.entropy_coef_schedule": "cosine",
     "ppo.optimizers": "separate",
     "ppo.critic_learning_rate": 1e-3,
@@ -65,9 +67,14 @@ def config_of(**values):
 def outcome(config):
     """Every number that some updates lead to."""
     trainer = PPOTrainer(config=config, preset=False)
-    state, reports = trainer.program.run(trainer.program.init(trainer.agent.params, trainer.agent.obs_stats), 12)
+    state, reports = trainer.program.run(start(trainer), 12)
     numbers = [(report.metrics, report.episodes) for report in reports]
-    return [np.asarray(leaf) for leaf in jax.tree.leaves((state.train.params, state.train.learning_rate, numbers))]
+    learner = state.train.groups[ONE]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves((learner.params, learner.learning_rate, numbers))]
+
+
+def start(trainer):
+    return trainer.program.init(({ONE: trainer.agent.params}, {ONE: trainer.agent.obs_stats}, {}))
 
 
 def same(first, second):
@@ -101,10 +108,10 @@ def test_numbers_as_arguments_are_the_numbers_of_the_settings():
     config = config_of()
     trainer = PPOTrainer(config=config, preset=False)
     program = trainer.program
-    state = program.init(trainer.agent.params, trainer.agent.obs_stats)
-    ours = program.run(state, 1)[0]
-    alone = jax.jit(lambda state: train_step(state, program.env, program.policy, config)[0])(state)
-    for one, other in zip(jax.tree.leaves(ours.train.params), jax.tree.leaves(alone.train.params), strict=True):
+    state = start(trainer)
+    ours = program.run(state, 1)[0].train.of("params")
+    alone = jax.jit(lambda state: train_step(state, program.runner, config)[0])(state).train.of("params")
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
 
 
@@ -117,7 +124,7 @@ def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
         made.append(given)
         return original(*given, **options)
 
-    for module in ("compiling", "evaluate", "policy.agent"):
+    for module in ("compiling", "rollout.evaluate", "policy.agents", "policy.agent"):
         monkeypatch.setattr(f"proximo.{module}.jit", counted)
     first = config_of(**{"env.num_envs": 2})
     outcome(first)

@@ -18,11 +18,12 @@ import team_probes
 from host_probes import CompiledWalk, Walk
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
+from proximo.envs.groups import ONE
 from proximo.errors import TrainingError, UserError
 from proximo.policy.networks import Network
 from proximo.track.pictures import PICTURES
 from proximo.train.history import History
-from proximo.train.prepare import resolve
+from proximo.train.setup import resolve
 
 SMALL = dict(
     num_envs=4,
@@ -453,10 +454,10 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
 def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path):
     """A chunk goes past the update that reached the goal; that a later one is not finite concerns nobody."""
     one = trainer(tmp_path / "run")
-    state = one.program.init(one.agent.params, one.agent.obs_stats)
+    state = one.program.init(({ONE: one.agent.params}, {ONE: one.agent.obs_stats}, {}))
     after, reports = one.program.run(state, 2)
     reports[1] = dataclasses.replace(reports[1], metrics=dict.fromkeys(reports[1].metrics, np.float32(np.nan)))
-    history = History(one.config)
+    history = History(one.config, one.env.spec.groups)
     history.stop_reason, one._failure = "converged", ""
     kept = one._cut(state, reports, [{}], history)
     assert (int(kept.train.update), int(after.train.update), one._failure) == (1, 2, "")
@@ -481,7 +482,7 @@ def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
     norms = [row["ppo/parameter_norm"] for row in rows(tmp_path / "run")]
     assert [update for update, norm in enumerate(norms, 1) if norm is None] == [3, 6, 9]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
-    assert "Update 3 was undone: loss/objective = nan (train.on_nonfinite=skip)." in one.console.said
+    assert "Update 3 was undone: loss/critic = nan (train.on_nonfinite=skip)." in one.console.said
 
 
 @pytest.mark.slow
@@ -581,3 +582,24 @@ def test_wrong_environments_are_refused():
         PPOTrainer(env=object())
     with pytest.raises(UserError, match=r"Proximo calls it ppo\.clip_epsilon"):
         PPOTrainer(env="gymnax/CartPole-v1", clip_range=0.2)
+
+
+@pytest.mark.parametrize(("env", "kind"), [("gymnax/CartPole-v1", 0), ("gymnax/Pendulum-v1", 1)])
+def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
+    made = trainer(tmp_path / "run", env)
+    assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
+    assert made.program.config == made.config
+
+
+def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path):
+    def told(env, **given):
+        return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._remarks
+
+    (said,) = told("gymnax/MountainCar-v0")
+    assert said.startswith("gymnax/MountainCar-v0 has no preset: it is trained with the defaults (4 x 16 steps")
+    assert told("gymnax/MountainCar-v0", preset=False) == []
+    assert told("gymnax/MountainCar-v0", config={"ppo.gamma": 0.9}) == []
+    (tuned,) = told("gymnax/CartPole-v1")
+    assert tuned.startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out)")
+    (named,) = told("gymnax/CartPole-v1", preset="documents")
+    assert named.startswith("Preset for documents (preset=False leaves it out): env.num_envs=8")

@@ -6,35 +6,43 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
+from proximo.envs.groups import ONE, one_group
 from proximo.policy.normalize import RunningStats, update_stats
+from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo import update as module
 from proximo.ppo.loss import explained_variance
-from proximo.ppo.rollout import Rollout
-from proximo.ppo.update import EnvSteps, Rates, TrainState, clip_gradients, current_rates, initial_train_state
+from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
+from proximo.ppo.update import Rates, current_rates, initial_train_state
+from proximo.rollout.types import Rollout
 from proximo.settings import build, from_keywords
 
 T, L, N = 4, 2, 8
-POLICY = Policy(
-    spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,)), NormalizeConfig(observations=True)
+SECTIONS = NetworkConfig(hidden_sizes=(4,)), NormalizeConfig(observations=True)
+POLICY = Policy(spaces.Box(-9, 9, (2,)), spaces.Discrete(3), *SECTIONS)
+POLICIES = Policies(
+    one_group(POLICY.observation_space, POLICY.action_space), *SECTIONS, AgentsConfig(), made={ONE: POLICY}
 )
-training_samples = jax.jit(module.training_samples, static_argnums=(3, 4))
-optimize = jax.jit(module.optimize, static_argnums=(3, 4))
-update = jax.jit(module.update, static_argnums=(3, 4))
-final_values = jax.jit(module.final_values, static_argnums=4)
+NO_STATE = None  # what only critics see
+LANES = LearnerLanes(POLICY.initial_carry(L)["critic"], jnp.zeros(L))
+training_samples = jax.jit(module.training_samples, static_argnums=(5, 6))
+optimize = jax.jit(module.optimize, static_argnums=(1, 5, 6, 7, 8))
+judged_again = jax.jit(module.judged_again, static_argnums=(5, 6))
+final_values = jax.jit(module.final_values, static_argnums=5)
 act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
 
 def config_with(**keywords):
     small = {"num_envs": L, "rollout_length": T, "minibatch_size": 2, "epochs_per_update": 3, "total_timesteps": 10 * N}
-    plain = {"normalize_advantages": "none", "normalize_observations": True}
+    plain = {"normalize_advantages": "none", "normalize_observations": True, "entropy_coef": 0.01}
     return build(from_keywords(small | plain | keywords))
 
 
 # Few settings, shared by the tests: each compiles anew.
 PLAIN = config_with()
 ONE_STEP = config_with(gae_lambda=0, gamma=0.5, normalize_advantages="batch")
+ANEW = config_with(recompute_advantages=True)
 CAREFUL = config_with(normalize_advantages="minibatch", minibatch_size=4, target_kl=1e-4)
 CALM = config_with(learning_rate=1e-6, learning_rate_schedule="adaptive", normalize_rewards=True, gamma=0.5)
 
@@ -49,7 +57,12 @@ def state():
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(POLICY.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), shapes)
-    return initial_train_state(params, update_stats(POLICY.initial_stats(), EARLIER, jnp.ones(10, bool)), PLAIN)
+    return begun(params, update_stats(POLICY.initial_stats(), EARLIER, jnp.ones(10, bool)), PLAIN)
+
+
+def begun(params, obs_stats, config, reward_stats=None):
+    """The state before the first update of one group."""
+    return initial_train_state({ONE: params}, {ONE: obs_stats}, config, {ONE: reward_stats})
 
 
 EARLIER = 2 + 3 * numbers(10, 2, seed=1)
@@ -63,17 +76,31 @@ ROLLOUT = Rollout(
     valid=jnp.ones((T, L), bool),
     final_obs=numbers(T, L, 2, seed=4),
     last_obs=numbers(L, 2, seed=5),
-    carry=POLICY.initial_carry(L),
+    carry=POLICY.initial_carry(L)["actor"],
 )
+
+
+def sampled(state, rollout, reward, config):
+    return training_samples(state.groups[ONE], LANES, rollout, NO_STATE, reward, POLICY, config)[0]
+
+
+def optimized(state, samples, rates, config, *more):
+    return optimize(state, ONE, samples, NO_STATE, rates, POLICY, config, *more)
+
+
+def updated_by(state, config):
+    update = jax.jit(lambda *given: module.update(*given, NO_STATE, POLICIES, config))
+    return update(state, {ONE: LANES}, {ONE: ROLLOUT})
 
 
 @pytest.fixture(scope="module")
 def samples(state):
-    return training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, PLAIN)[0]
+    return sampled(state, ROLLOUT, ROLLOUT.reward, PLAIN)
 
 
 def value_of(state, obs):
-    return np.asarray(value(state.params, state.obs_stats, (), obs)[1])
+    one = state.groups[ONE]
+    return np.asarray(value(one.params, one.obs_stats, (), obs)[1])
 
 
 def rates(learning, clip=0.2, entropy=0.0):
@@ -101,10 +128,11 @@ def test_samples_are_steps_and_lanes_flattened(state, samples):
 
 def test_log_probabilities_are_those_of_the_policy_that_acted(state, samples):
     # The same network on other statistics would not agree.
-    _, outputs = act(state.params, state.obs_stats, (), samples.obs)
+    one = state.groups[ONE]
+    _, outputs = act(one.params, one.obs_stats, (), samples.obs)
     log_probs = np.asarray(jax.nn.log_softmax(outputs))
     np.testing.assert_allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
-    _, outputs = act(state.params, POLICY.initial_stats(), (), samples.obs)
+    _, outputs = act(one.params, POLICY.initial_stats(), (), samples.obs)
     log_probs = np.asarray(jax.nn.log_softmax(outputs))
     assert not np.allclose(samples.log_prob, log_probs[np.arange(N), samples.action], rtol=1e-5)
 
@@ -112,7 +140,7 @@ def test_log_probabilities_are_those_of_the_policy_that_acted(state, samples):
 def test_values_bootstrap_from_what_each_step_led_to(state):
     # With lambda = 0 the target is r + gamma V(what followed): nothing after the termination, the final
     # observation after the truncation, `last_obs` after the cut, and otherwise the next observation.
-    target = training_samples(state, ROLLOUT, ROLLOUT.reward, POLICY, ONE_STEP)[0].target.reshape(T, L)
+    target = sampled(state, ROLLOUT, ROLLOUT.reward, ONE_STEP).target.reshape(T, L)
     following = np.stack([*(value_of(state, ROLLOUT.obs[t]) for t in (1, 2, 3)), value_of(state, ROLLOUT.last_obs)])
     following[1, 0] = 0
     following[2, 1] = value_of(state, ROLLOUT.final_obs[2])[1]
@@ -120,7 +148,8 @@ def test_values_bootstrap_from_what_each_step_led_to(state):
 
 
 def test_final_values_are_of_steps_with_a_truncation(state):
-    result = final_values(state.params, state.obs_stats, ROLLOUT, ROLLOUT.carry["critic"], POLICY)
+    one = state.groups[ONE]
+    result = final_values(one.params, one.obs_stats, ROLLOUT, NO_STATE, LANES.critic_carry, POLICY)
     np.testing.assert_allclose(result[2], value_of(state, ROLLOUT.final_obs[2]), rtol=1e-5)
     assert result[2].all()
     assert not result[jnp.array([0, 1, 3])].any()
@@ -130,7 +159,7 @@ def test_advantages_of_the_batch_are_standardised_where_asked(state, samples):
     # One invalid step with a reward beyond all measure: it takes no part.
     valid, reward = ROLLOUT.valid.at[3, 1].set(False), ROLLOUT.reward.at[3, 1].set(1e6)
     rollout = ROLLOUT.replace(valid=valid, terminated=ROLLOUT.terminated.at[2, 1].set(True))
-    batch, _ = training_samples(state, rollout, reward, POLICY, ONE_STEP)
+    batch = sampled(state, rollout, reward, ONE_STEP)
     kept = np.asarray(batch.advantage)[np.asarray(batch.valid)]
     assert len(kept) == 7
     assert kept.mean() == pytest.approx(0, abs=1e-6)
@@ -149,7 +178,7 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums():
         truncated=lane(False, False, False, False),
         valid=lane(True, True, True, True),
     )
-    fresh = TrainState(None, None, None, module.initial_stats(()), None, None, jnp.int32(0), None)
+    fresh = LearnerState(None, None, None, module.initial_stats(()), None)
     reward, stats, discounted = module.normalized_rewards(fresh, rollout, jnp.array([4.0]), config)
     np.testing.assert_allclose(reward[:, 0], np.array([1, 2, 3, 4]) / np.std([3, 3.5, 3, 5.5]), rtol=1e-5)
     assert stats.count == 4
@@ -163,7 +192,7 @@ def test_rewards_are_clipped_before_they_are_scaled():
         truncated=jnp.zeros((4, 1), bool),
         valid=jnp.ones((4, 1), bool),
     )
-    plain = TrainState(None, None, None, None, None, None, jnp.int32(0), None)
+    plain = LearnerState(None, None, None, None, None)
     reward, _, _ = module.normalized_rewards(plain, rollout, jnp.zeros(1), config_with(clip_rewards=2.0, num_envs=1))
     np.testing.assert_array_equal(reward[:, 0], [2, -0.5, -2, 1])
     fresh = plain.replace(reward_stats=module.initial_stats(()))
@@ -180,17 +209,17 @@ def test_every_epoch_visits_every_sample_once(state, samples):
     # While nothing moves, the objective of a minibatch is its mean advantage, so that the mean of those of
     # 1, 2, 4, ... 128 is 255 / 8: no other eight of these numbers add up to 255.
     samples = samples.replace(advantage=jnp.array([1.0, 2, 4, 8, 16, 32, 64, 128]))
-    params, _, metrics = optimize(state, samples, rates(0), POLICY, PLAIN)
+    params, _, metrics = optimized(state, samples, rates(0), PLAIN)
     assert metrics["loss/objective"] == pytest.approx(255 / 8, rel=1e-5)
     assert metrics["loss/critic"] == pytest.approx(
         np.square(np.asarray(samples.value - samples.target)).mean(), rel=1e-5
     )
     assert metrics["ppo/epochs"] == 3
-    assert equal(params, state.params)
+    assert equal(params, state.groups[ONE].params)
 
 
 def test_the_entropy_weight_is_the_scheduled_one(state, samples):
-    _, _, metrics = optimize(state, samples, rates(0, entropy=0.25), POLICY, PLAIN)
+    _, _, metrics = optimized(state, samples, rates(0, entropy=0.25), PLAIN)
     parts = -metrics["loss/objective"] + 0.5 * metrics["loss/critic"] - 0.25 * metrics["loss/entropy"]
     assert metrics["loss/total"] == pytest.approx(float(parts), rel=1e-5)
 
@@ -199,30 +228,31 @@ def test_the_clip_range_is_the_scheduled_one(state, samples):
     # The old policy was less likely by 1.1: within a range of 0.2, and outside one of 0.05.
     samples = samples.replace(log_prob=samples.log_prob - np.float32(np.log(1.1)))
     for clip, fraction in ((0.2, 0), (0.05, 1)):
-        assert optimize(state, samples, rates(0, clip=clip), POLICY, PLAIN)[2]["ppo/clip_fraction"] == fraction
+        assert optimized(state, samples, rates(0, clip=clip), PLAIN)[2]["ppo/clip_fraction"] == fraction
 
 
 def test_the_order_differs_between_updates_and_not_between_runs(state, samples):
     first, again, later = (
-        optimize(state.replace(update=jnp.int32(number)), samples, rates(0.01), POLICY, PLAIN)[0]
-        for number in (0, 0, 1)
+        optimized(state.replace(update=jnp.int32(number)), samples, rates(0.01), PLAIN)[0] for number in (0, 0, 1)
     )
     assert equal(first, again)
     assert not equal(first, later)
 
 
 def test_learning_lowers_the_loss(state, samples):
-    loss = lambda params: optimize(state.replace(params=params), samples, rates(0), POLICY, PLAIN)[2]  # noqa: E731
-    params, _, _ = optimize(state, samples, rates(0.01), POLICY, PLAIN)
-    before, after = loss(state.params), loss(params)
+    one = state.groups[ONE]
+    at = lambda params: state.replace(groups={ONE: one.replace(params=params)})  # noqa: E731
+    loss = lambda params: optimized(at(params), samples, rates(0), PLAIN)[2]  # noqa: E731
+    params, _, _ = optimized(state, samples, rates(0.01), PLAIN)
+    before, after = loss(one.params), loss(params)
     assert after["loss/critic"] < before["loss/critic"]
     assert after["loss/objective"] > before["loss/objective"]
 
 
 def test_a_large_kl_ends_the_update(state, samples):
-    _, _, still = optimize(state, samples, rates(0), POLICY, CAREFUL)
+    _, _, still = optimized(state, samples, rates(0), CAREFUL)
     assert still["ppo/epochs"] == 3
-    _, _, wild = optimize(state, samples, rates(0.1), POLICY, CAREFUL)
+    _, _, wild = optimized(state, samples, rates(0.1), CAREFUL)
     assert wild["ppo/epochs"] == 1
     assert wild["ppo/last_epoch_kl"] > 1e-4
     assert wild["ppo/approx_kl"] == wild["ppo/last_epoch_kl"]
@@ -231,28 +261,84 @@ def test_a_large_kl_ends_the_update(state, samples):
 def test_advantages_of_minibatches_are_standardised_where_asked(state, samples):
     # Standardised in each minibatch, their scale and offset do not matter, and their mean is zero.
     other = samples.replace(advantage=10 * samples.advantage + 5)
-    _, _, metrics = optimize(state, samples, rates(0), POLICY, CAREFUL)
+    _, _, metrics = optimized(state, samples, rates(0), CAREFUL)
     assert metrics["loss/objective"] == pytest.approx(0, abs=1e-5)
-    one, two = (optimize(state, each, rates(0.01), POLICY, CAREFUL)[0] for each in (samples, other))
+    one, two = (optimized(state, each, rates(0.01), CAREFUL)[0] for each in (samples, other))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, two)
-    one, two = (optimize(state, each, rates(0.01), POLICY, PLAIN)[0] for each in (samples, other))
+    one, two = (optimized(state, each, rates(0.01), PLAIN)[0] for each in (samples, other))
     assert step_size(one, two, "actor") > 1e-3
 
 
+# Values, advantages and targets anew
+
+
+def test_a_rollout_is_judged_again_by_the_critic_as_it_is(state):
+    # Another bias of the critic's last layer, by 2: each value is higher by 2. With lambda = 0 the advantage is
+    # r + gamma V' - V: lower by 2 - 0.5 * 2 = 1, and by all of 2 where nothing follows the step.
+    one = state.groups[ONE]
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf + 2 if leaf.shape == (1,) and path[0].key == "critic" else leaf, one.params
+    )
+    plain = config_with(gae_lambda=0, gamma=0.5)
+    before = sampled(state, ROLLOUT, ROLLOUT.reward, plain)
+    given = (one, LANES, ROLLOUT, NO_STATE, ROLLOUT.reward, POLICY, plain)
+    value, advantage, target = judged_again(*given, params)
+    fall = np.ones((T, L))
+    fall[1, 0] = 2  # the termination
+    np.testing.assert_allclose(value, before.value + 2, rtol=1e-5)
+    np.testing.assert_allclose(advantage, before.advantage - fall.reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(target, advantage + value, rtol=1e-5)
+
+
+def test_what_was_judged_again_is_learned_from_after_the_first_epoch(state, samples):
+    # While nothing moves, the objective is the mean advantage: 2 in the first epoch of three, then 7.
+    samples = samples.replace(advantage=jnp.full(N, 2.0))
+    again = lambda params: (samples.value, jnp.full(N, 7.0), samples.value + 3)  # noqa: E731
+    for config, objective in ((ANEW, 16 / 3), (PLAIN, 2)):
+        _, _, metrics = optimized(state, samples, rates(0), config, module.BUILT_IN, again)
+        assert metrics["loss/objective"] == pytest.approx(objective, rel=1e-5)
+
+
+def test_each_epoch_is_judged_by_the_parameters_that_it_begins_with(state, samples):
+    # The second of two epochs learns from the critic's bias as it is after the first.
+    two = config_with(recompute_advantages=True, epochs_per_update=2, minibatch_size=N)
+    one = config_with(epochs_per_update=1, minibatch_size=N)
+    bias = lambda params: next(leaf for leaf in jax.tree.leaves(params["critic"]) if leaf.shape == (1,))[0]  # noqa: E731
+    again = lambda params: (samples.value, jnp.full(N, bias(params)), samples.target)  # noqa: E731
+    still = samples.replace(advantage=jnp.zeros(N))
+    after, _, _ = optimized(state, still, rates(0.01), one)
+    _, _, metrics = optimized(state, still, rates(0.01), two, module.BUILT_IN, again)
+    assert bias(after) != bias(state.groups[ONE].params)
+    assert 2 * metrics["loss/objective"] == pytest.approx(float(bias(after)), rel=1e-4)  # the first epoch's is 0
+
+
+@pytest.mark.slow
+def test_memory_is_judged_again_from_where_the_rollout_began():
+    policy = Policy(
+        spaces.Box(-9, 9, (2,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(4,), memory="gru"), NormalizeConfig()
+    )
+    params, other = (policy.init(jax.random.key(seed)) for seed in (0, 1))
+    carry = jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry(L))
+    rollout, config = ROLLOUT.replace(carry=carry["actor"]), config_with(normalize_observations=False)
+    learner, lanes = begun(params, None, config).groups[ONE], LearnerLanes(carry["critic"], jnp.zeros(L))
+    value, _, _ = judged_again(learner, lanes, rollout, NO_STATE, rollout.reward, policy, config, other)
+    memory, expected = carry["critic"], []
+    for t in range(T):
+        memory, now = policy.value(other, None, memory, rollout.obs[t])
+        expected.append(now)
+        memory = policy.forget(memory, rollout.ended[t])
+    np.testing.assert_allclose(value.reshape(T, L), np.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_update_with_values_anew_differs_from_the_second_epoch_on(state):
+    params = lambda config: updated_by(state, config)[0].groups[ONE].params  # noqa: E731
+    assert not equal(params(PLAIN), params(ANEW))
+    once = [config_with(epochs_per_update=1, recompute_advantages=flag) for flag in (False, True)]
+    assert equal(*(params(config) for config in once))
+
+
 # Gradients and rates
-
-
-def test_gradients_are_clipped_together_or_apart():
-    # Norms 5 and 50, together sqrt(25 + 2500).
-    gradients, norm = {"actor": jnp.array([3.0, 4.0]), "critic": jnp.array([30.0, 40.0])}, np.sqrt(2525)
-    shared, shared_norm = clip_gradients(gradients, config_with(optimizers="shared", max_grad_norm=1.0))
-    np.testing.assert_allclose(shared["actor"], np.array([3, 4]) / norm, rtol=1e-5)
-    np.testing.assert_allclose(shared["critic"], np.array([30, 40]) / norm, rtol=1e-5)
-    apart, apart_norm = clip_gradients(gradients, config_with(optimizers="separate", max_grad_norm=1.0))
-    np.testing.assert_allclose(apart["actor"], [0.6, 0.8], rtol=1e-5)
-    np.testing.assert_allclose(apart["critic"], [0.6, 0.8], rtol=1e-5)
-    assert shared_norm == pytest.approx(norm, rel=1e-5)
-    assert apart_norm == pytest.approx(norm, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -268,9 +354,10 @@ def test_separate_optimizers_have_their_own_rate_and_norm(state, samples):
         epochs_per_update=1,
         minibatch_size=N,
     )
-    params, _, metrics = optimize(state, samples, rates(1e6), POLICY, config)
-    assert step_size(state.params, params, "actor") == pytest.approx(1, rel=1e-3)
-    assert step_size(state.params, params, "critic") == pytest.approx(10, rel=1e-3)
+    params, _, metrics = optimized(state, samples, rates(1e6), config)
+    before = state.groups[ONE].params
+    assert step_size(before, params, "actor") == pytest.approx(1, rel=1e-3)
+    assert step_size(before, params, "critic") == pytest.approx(10, rel=1e-3)
     assert metrics["ppo/gradient_norm"] > 0.01
 
 
@@ -288,8 +375,8 @@ def test_schedules_end_with_the_steps_of_training(steps, share):
         entropy_coef_schedule="linear",
     )
     taken = EnvSteps(jnp.int32(steps // 8), jnp.int32(steps % 8))
-    state = TrainState(None, None, None, None, jnp.float32(77), None, jnp.int32(99), taken)
-    now = current_rates(state, config)
+    state = TrainState({ONE: LearnerState(None, None, None, None, jnp.float32(77))}, None, jnp.int32(99), taken)
+    now = current_rates(state, ONE, config)
     assert now.learning == pytest.approx(0.1 + 0.2 * share, rel=1e-5)
     assert now.clip == pytest.approx(0.1 + 0.1 * share, rel=1e-5)
     assert now.entropy == pytest.approx(0.02 * share, abs=1e-7)
@@ -304,34 +391,39 @@ def test_steps_are_counted_beyond_what_32_bits_hold():
 
 
 def test_an_adaptive_rate_is_the_one_of_the_state():
-    state = TrainState(None, None, None, None, jnp.float32(0.007), None, jnp.int32(3), EnvSteps.none())
-    assert current_rates(state, config_with(learning_rate_schedule="adaptive")).learning == jnp.float32(0.007)
+    learners = {
+        name: LearnerState(None, None, None, None, jnp.float32(rate)) for name, rate in (("other", 0.5), (ONE, 0.007))
+    }
+    state = TrainState(learners, None, jnp.int32(3), EnvSteps.none())
+    assert current_rates(state, ONE, config_with(learning_rate_schedule="adaptive")).learning == jnp.float32(0.007)
 
 
 # The whole update
 
 
 def calm(state):
-    return initial_train_state(state.params, state.obs_stats, CALM)
+    one = state.groups[ONE]
+    return begun(one.params, one.obs_stats, CALM)
 
 
 @pytest.fixture(scope="module")
 def updated(state):
     """After one update that all but stands still, for its rate of a millionth."""
-    return update(calm(state), ROLLOUT, jnp.zeros(L), POLICY, CALM)
+    return updated_by(calm(state), CALM)
 
 
 @pytest.mark.slow
 def test_observation_statistics_are_merged_after_the_update(state, updated):
-    after, _, _, metrics = updated
+    after, _, metrics = updated
+    before, after = state.groups[ONE], after.groups[ONE]
     everything = np.concatenate([EARLIER, np.asarray(ROLLOUT.obs).reshape(N, 2)])
     assert after.obs_stats.count == 18
     np.testing.assert_allclose(after.obs_stats.mean, everything.mean(0), rtol=1e-5)
     np.testing.assert_allclose(after.obs_stats.var, everything.var(0), rtol=1e-5)
     # And not before: the entropy is that of the old statistics.
     entropies = []
-    for stats in (state.obs_stats, after.obs_stats):
-        _, outputs = act(state.params, stats, (), ROLLOUT.obs.reshape(N, 2))
+    for stats in (before.obs_stats, after.obs_stats):
+        _, outputs = act(before.params, stats, (), ROLLOUT.obs.reshape(N, 2))
         entropies.append(np.asarray(POLICY.distribution.entropy(outputs)).mean())
     assert metrics["loss/entropy"] == pytest.approx(entropies[0], rel=1e-4)
     assert metrics["loss/entropy"] != pytest.approx(entropies[1], rel=1e-2)
@@ -340,44 +432,45 @@ def test_observation_statistics_are_merged_after_the_update(state, updated):
 
 
 def test_reward_statistics_and_sums_are_carried_on(updated):
-    after, discounted, _, _ = updated
+    after, lanes, _ = updated
     # Lane 0 began anew at step 2, lane 1 at step 3.
     reward = np.asarray(ROLLOUT.reward)
-    np.testing.assert_allclose(discounted, [reward[3, 0] + 0.5 * reward[2, 0], reward[3, 1]], rtol=1e-5)
-    assert after.reward_stats.count == N
+    np.testing.assert_allclose(lanes[ONE].discounted, [reward[3, 0] + 0.5 * reward[2, 0], reward[3, 1]], rtol=1e-5)
+    assert after.groups[ONE].reward_stats.count == N
 
 
 def test_an_update_counts_itself_and_keeps_the_keys(state, updated):
-    after, _, critic_carry, _ = updated
+    after, lanes, _ = updated
     assert after.update == 1
     assert all((a == b).all() for a, b in zip(jax.tree.leaves(after.keys), jax.tree.leaves(state.keys), strict=True))
-    assert critic_carry == ()
+    assert lanes[ONE].critic_carry == ()
 
 
 def test_a_small_kl_raises_an_adaptive_rate_for_the_next_update(updated):
-    after, _, _, metrics = updated
+    after, _, metrics = updated
     assert metrics["ppo/learning_rate"] == pytest.approx(1e-6)
-    assert after.learning_rate == pytest.approx(1.5e-6)
+    assert after.groups[ONE].learning_rate == pytest.approx(1.5e-6)
 
 
 def test_the_update_learns_from_scaled_rewards(state, updated):
-    after, _, _, metrics = updated
-    reward, _, _ = module.normalized_rewards(calm(state), ROLLOUT, jnp.zeros(L), CALM)
-    samples, _ = training_samples(state, ROLLOUT, reward, POLICY, CALM)
+    after, _, metrics = updated
+    reward, _, _ = module.normalized_rewards(calm(state).groups[ONE], ROLLOUT, jnp.zeros(L), CALM)
+    samples = sampled(state, ROLLOUT, reward, CALM)
     expected = explained_variance(samples.value, samples.target, samples.valid)
     assert metrics["ppo/explained_variance"] == pytest.approx(float(expected), rel=1e-4)
-    assert not equal(after.params, state.params)
+    assert not equal(after.groups[ONE].params, state.groups[ONE].params)
 
 
 def test_initial_state_follows_the_settings():
     params = {"actor": jnp.ones(2), "critic": jnp.ones(3)}
-    state = initial_train_state(params, None, config_with(normalize_rewards=True, learning_rate=0.125))
-    assert state.learning_rate == 0.125
+    state = begun(params, None, config_with(normalize_rewards=True, learning_rate=0.125))
+    one = state.groups[ONE]
+    assert one.learning_rate == 0.125
     assert state.update == 0
-    assert state.reward_stats.count == 0
-    assert not any(leaf.any() for leaf in jax.tree.leaves(state.opt_state))
-    assert initial_train_state(params, None, config_with()).reward_stats is None
+    assert one.reward_stats.count == 0
+    assert not any(leaf.any() for leaf in jax.tree.leaves(one.opt_state))
+    assert begun(params, None, config_with()).groups[ONE].reward_stats is None
     # A critic that learned before goes on in its unit.
     before = RunningStats(jnp.float32(7), jnp.float32(1), jnp.float32(9))
-    gone_on = initial_train_state(params, None, config_with(normalize_rewards=True), before)
-    assert gone_on.reward_stats is before
+    gone_on = begun(params, None, config_with(normalize_rewards=True), before)
+    assert gone_on.groups[ONE].reward_stats is before

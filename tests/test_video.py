@@ -13,8 +13,10 @@ from proximo import PPOAgent, PPOTrainer
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.errors import EnvError, UserError
-from proximo.evaluate import make_evaluator
-from proximo.record import record
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Learners, actors
+from proximo.rollout.evaluate import make_evaluator
+from proximo.rollout.video import record
 from proximo.track import video
 from proximo.track.video import write_video
 
@@ -105,15 +107,27 @@ class HostDrawn(gymnasium.Env):
         return np.full(self.picture, 10 * self.clock, np.uint8)
 
 
+class OneCanvas(HostDrawn):
+    """Draws on the same array again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self.canvas = np.zeros(self.picture, np.uint8)
+
+    def render(self):
+        self.canvas[...] = 10 * self.clock
+        return self.canvas
+
+
 def filmed(env, seed=0, deterministic=True, **keywords):
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
-    frames, fps = record(source, agent, EnvConfig(**keywords), seed, deterministic)
+    frames, fps = record(source, Agents.of_one(agent), EnvConfig(**keywords), seed, deterministic)
     return list(frames), fps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", [Drawn(), HostDrawn], ids=["jax", "host"])
+@pytest.mark.parametrize("env", [Drawn(), HostDrawn, OneCanvas], ids=["jax", "host", "canvas"])
 def test_an_episode_from_its_start_to_its_end(env):
     frames, fps = filmed(env)
     assert [int(frame[0, 0, 0]) for frame in frames] == [0, 10, 20, 30, 40, 50]
@@ -125,8 +139,10 @@ def test_an_episode_from_its_start_to_its_end(env):
 def test_the_film_shows_the_first_episode_of_an_evaluation():
     source = make("CartPole-v1")
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
-    played = make_evaluator(source, agent.policy, 2, EnvConfig(workers=0), 4)(agent.params, None)
-    frames, fps = record(source, agent, EnvConfig(), 4)
+    agents = Agents.of_one(agent)
+    evaluator = make_evaluator(source, Learners(agents.policies), 2, EnvConfig(workers=0), 4)
+    played = evaluator(actors(agents.groups))
+    frames, fps = record(source, agents, EnvConfig(), 4)
     shown = list(frames)
     assert len(shown) == played.lengths[0] + 1
     assert (shown[0].shape, fps) == ((400, 600, 3), 50)
@@ -153,7 +169,7 @@ def test_other_host_environments_cannot_be_drawn():
     class Pool:
         spec = make(HostDrawn).spec
 
-        def lanes(self, num_envs, env):
+        def open_envs(self, num_envs, env):
             raise AssertionError("not asked")
 
     with pytest.raises(UserError, match="EnvPool's cannot"):
@@ -165,7 +181,7 @@ def test_failures_while_filming_are_told(monkeypatch):
         def step(self, action):
             raise RuntimeError("broken")
 
-    with pytest.raises(EnvError, match="failed while it was filmed: RuntimeError: broken"):
+    with pytest.raises(EnvError, match=r"Fragile \(number 0, at step 1 .* failed: RuntimeError: broken"):
         filmed(Fragile)
 
     def broken(self):

@@ -230,20 +230,21 @@ class Kinds(ParallelEnv):
 
 
 class Faulty(ParallelEnv):
-    """Two agents see their lane, their step and a random number; every episode has five steps, each with reward 1.
+    """Two agents see the number of their environment, their step and a random number; every episode has five steps,
+    each with reward 1.
 
-    In `lane`, `in_step` spoils step number `at`, and `in_reset` the reset after `at` steps, before it was first started
-    anew; by its seed a lane is known, that of the run being 0.
+    In environment `number`, `in_step` spoils step `at`, and `in_reset` the reset after `at` steps, before it was first
+    started anew; by its seed one is known, that of the run being 0.
     """
 
     metadata: ClassVar = {"name": "faulty", "render_modes": []}
     render_mode = None
 
-    def __init__(self, in_step=None, in_reset=None, lane=1, at=3):
-        self.in_step, self.in_reset, self.faulty_lane, self.at = in_step, in_reset, lane, at
+    def __init__(self, in_step=None, in_reset=None, number=1, at=3):
+        self.in_step, self.in_reset, self.faulty_number, self.at = in_step, in_reset, number, at
         self.possible_agents = ["left", "right"]
         self.space, self.action = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
-        self.generation = self.lane = self.total = 0
+        self.generation = self.number = self.total = 0
 
     def observation_space(self, agent):
         return self.space
@@ -254,7 +255,7 @@ class Faulty(ParallelEnv):
     def reset(self, seed=None, options=None):
         if seed is not None:
             self.random = np.random.default_rng(seed)
-            self.generation, self.lane = divmod(seed - RESET_OFFSET, RESTART_STRIDE)
+            self.generation, self.number = divmod(seed - RESET_OFFSET, RESTART_STRIDE)
             self.total = 0
         self.count, self.agents = 0, list(self.possible_agents)
         result = (self.look(), {agent: {} for agent in self.agents})
@@ -271,10 +272,10 @@ class Faulty(ParallelEnv):
         return self.in_step(result) if self.in_step and self.now() else result
 
     def look(self):
-        return {agent: np.array([self.lane, self.total, self.random.random()], np.float32) for agent in self.agents}
+        return {agent: np.array([self.number, self.total, self.random.random()], np.float32) for agent in self.agents}
 
     def now(self):
-        return self.lane == self.faulty_lane and self.total == self.at and self.generation == 0
+        return self.number == self.faulty_number and self.total == self.at and self.generation == 0
 
 
 def changed(place, agent, value):

@@ -41,6 +41,14 @@ SMALL = dict(
     eval_episodes=3,
     num_checkpoints=2,
     hidden_sizes=[16],
+    # What was the default when the first hashes were recorded: other defaults must not change these runs.
+    learning_rate=3e-4,
+    learning_rate_schedule="constant",
+    entropy_coef=0.01,
+    normalize_observations=False,
+    normalize_rewards=False,
+    layer_norm=False,
+    continuous="gaussian",
 )
 
 

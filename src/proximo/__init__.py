@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from proximo.config import Config
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
-    from proximo.envs.stack import FrameStacker
     from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
+    from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
-    from proximo.policy.team_agent import TeamAgent
-    from proximo.ppo.rollout import Rollout
+    from proximo.ppo.loss import clip_loss
+    from proximo.ppo.optimizer import scale_by_rates
+    from proximo.rollout.frame_stack import FrameStacker
+    from proximo.rollout.types import Rollout
     from proximo.train.experience import evaluate_agent
     from proximo.train.trainer import PPOTrainer
 
@@ -29,25 +31,29 @@ __all__ = [
     "Rollout",
     "TeamAgent",
     "__version__",
+    "clip_loss",
     "evaluate_agent",
     "run_multiple_experiments",
     "run_single_experiment",
+    "scale_by_rates",
 ]
 
 _HOMES = {
     "AsyncEnvPool": "proximo.envs.host.pool",
     "CartPoleWrapper": "proximo.envs.host.cartpole",
     "Config": "proximo.config",
-    "FrameStacker": "proximo.envs.stack",
+    "FrameStacker": "proximo.rollout.frame_stack",
     "ObservationAdapter": "proximo.policy.observation",
     "PPOAgent": "proximo.policy.agent",
     "PPOClip": "proximo.policy.agent",
     "PPOTrainer": "proximo.train.trainer",
-    "Rollout": "proximo.ppo.rollout",
-    "TeamAgent": "proximo.policy.team_agent",
+    "Rollout": "proximo.rollout.types",
+    "TeamAgent": "proximo.multi_agent.team_agent",
+    "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.runner",
+    "scale_by_rates": "proximo.ppo.optimizer",
 }
 
 

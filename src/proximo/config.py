@@ -23,6 +23,9 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
+MINIBATCH = 64  # samples: the most that are taken where the size is left open, without memory
+MINIBATCHES = 4  # of an update, with memory
+SEQUENCES = 4  # of a minibatch, with memory
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
 RateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 
@@ -36,11 +39,16 @@ def setting(
     above: float | None = None,
     most: int | None = None,
     address: bool = False,
+    by_action: tuple[float, float] | None = None,
 ) -> Any:
     """Declare a setting: its default, what it does, the range it must lie in, and how many may be listed. An `address`
-    is kept without the user and the password in it."""
+    is kept without the user and the password in it. With `by_action` the default is `auto`: the first of these where
+    all actions are discrete, the second where some are continuous; `settings.settle` takes it."""
+    if by_action is not None:
+        discrete, continuous = by_action
+        help = f"{help} auto: {discrete:g} for discrete actions, {continuous:g} where some are continuous."
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "most": most}
-    metadata = {"help": help, "address": address} | limits
+    metadata = {"help": help, "address": address, "by_action": by_action} | limits
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -91,8 +99,12 @@ class PPOConfig:
 
     rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
-    minibatch_size: int = setting(
-        64, "Samples per gradient step; must divide num_envs * rollout_length.", at_least=1, at_most=MOST_SAMPLES
+    minibatch_size: Literal["auto"] | int = setting(
+        "auto",
+        f"Samples per gradient step; must divide num_envs * rollout_length. auto: the most that do, up to {MINIBATCH}; "
+        f"with memory a quarter of them.",
+        at_least=1,
+        at_most=MOST_SAMPLES,
     )
     learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
     learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
@@ -109,19 +121,26 @@ class PPOConfig:
     clip_value: float | None = setting(
         None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
     )
-    entropy_coef: float = setting(0.01, "Weight of the entropy bonus.", at_least=0)
+    entropy_coef: Literal["auto"] | float = setting(
+        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.01)
+    )
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
     entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
     sequence_length: int | None = setting(
         None,
-        "Steps that networks with memory learn through at once; null: as many as divide the rollout and the minibatch.",
+        f"Steps that networks with memory learn through at once; null: as divide the rollout and the minibatch, "
+        f"or a part of that where a minibatch would hold fewer than {SEQUENCES} sequences.",
         at_least=1,
         at_most=MOST,
     )
     max_grad_norm: float | None = setting(0.5, "Global norm that gradients are clipped to; null: no clipping.", above=0)
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
         "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
+    )
+    recompute_advantages: bool = setting(
+        False,
+        "Before each epoch compute values anew, by the critic as it is then, and with them advantages and targets.",
     )
     target_kl: float | None = setting(
         None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
@@ -130,6 +149,9 @@ class PPOConfig:
         "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
     )
     adam_epsilon: float = setting(1e-5, "Adam's denominator offset.", above=0)
+    own: tuple[Literal["loss", "optimizer"], ...] = setting(
+        (), "What was handed in from Python instead of the built-in one; PPOTrainer(loss=...) writes it here.", most=2
+    )
 
 
 @dataclass(frozen=True)
@@ -326,13 +348,29 @@ class Config:
         return self.env.num_envs * self.ppo.rollout_length
 
     @property
+    def minibatch_size(self) -> int:
+        """Samples per gradient step: as set, or the most that divide a batch, up to `MINIBATCH`. With memory they are
+        sequences, which are much alike within: a quarter of all (a third, half, all, where that is what whole sequences
+        allow)."""
+        if isinstance(self.ppo.minibatch_size, int):
+            return self.ppo.minibatch_size
+        frames = self.frames_per_batch
+        if self.network.memory == "none":
+            return next(size for size in range(min(MINIBATCH, frames), 0, -1) if frames % size == 0)
+        return frames // _most_parts(frames // (self.ppo.sequence_length or 1), MINIBATCHES)
+
+    @property
     def num_minibatches(self) -> int:
-        return self.frames_per_batch // self.ppo.minibatch_size
+        return self.frames_per_batch // self.minibatch_size
 
     @property
     def sequence_length(self) -> int:
-        """Steps that networks with memory learn through at once."""
-        return self.ppo.sequence_length or math.gcd(self.ppo.rollout_length, self.ppo.minibatch_size)
+        """Steps that networks with memory learn through at once: as many as divide the rollout and the minibatch, cut
+        into equal pieces where a minibatch would otherwise have fewer than `SEQUENCES` of them."""
+        if self.ppo.sequence_length is not None:
+            return self.ppo.sequence_length
+        longest = math.gcd(self.ppo.rollout_length, self.minibatch_size)
+        return longest // _most_parts(longest, -(-SEQUENCES * longest // self.minibatch_size))
 
     @property
     def num_updates(self) -> int:
@@ -340,31 +378,35 @@ class Config:
         return -(-self.train.total_timesteps // self.frames_per_batch)
 
 
+def _most_parts(whole: int, most: int) -> int:
+    """The largest number of equal parts, up to `most`, that `whole` can be cut into."""
+    return next(parts for parts in range(most, 0, -1) if whole % parts == 0)
+
+
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
-    ppo, frames = config.ppo, config.frames_per_batch
+    ppo, frames, minibatch = config.ppo, config.frames_per_batch, config.minibatch_size
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} are {frames:,} samples "
             f"in each update; {MOST_SAMPLES:,} are the most."
         )
-    if frames % ppo.minibatch_size:
+    if frames % minibatch:
         small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
-        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - ppo.minibatch_size))
+        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - minibatch))
         raise UserError(
-            f"ppo.minibatch_size={ppo.minibatch_size} does not divide the {frames} samples of an update "
+            f"ppo.minibatch_size={minibatch} does not divide the {frames} samples of an update "
             f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
             f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
         )
     if ppo.sequence_length is not None:
-        for name in ("rollout_length", "minibatch_size"):
-            if getattr(ppo, name) % ppo.sequence_length:
-                longest = math.gcd(ppo.rollout_length, ppo.minibatch_size)
+        for name, size in (("rollout_length", ppo.rollout_length), ("minibatch_size", minibatch)):
+            if size % ppo.sequence_length:
                 raise UserError(
-                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={getattr(ppo, name)}; the "
-                    f"longest that divides the rollout and the minibatch is {longest}, and null takes that."
+                    f"ppo.sequence_length={ppo.sequence_length} does not divide ppo.{name}={size}; the longest that "
+                    f"divides the rollout and the minibatch is {math.gcd(ppo.rollout_length, minibatch)}."
                 )
-    if ppo.normalize_advantages == "minibatch" and ppo.minibatch_size == 1:
+    if ppo.normalize_advantages == "minibatch" and minibatch == 1:
         raise UserError(
             "ppo.minibatch_size=1 leaves nothing to standardise with ppo.normalize_advantages=minibatch; "
             "use a larger minibatch, or normalize_advantages=batch or none."

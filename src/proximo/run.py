@@ -13,7 +13,7 @@ from proximo.track.store import RUNS
 
 if TYPE_CHECKING:
     from proximo.envs.api import HostSource, JaxEnv
-    from proximo.policy.team_agent import AnyAgent
+    from proximo.policy.agents import Agents
 
 POLICIES = {"best": "best_return_pi_ckpt", "final": "final_actor"}
 SHORT_LIST = 5
@@ -51,10 +51,10 @@ def read_config(run: Path) -> Config:
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
     """The environment that `run` was trained on, by its id."""
     from proximo import envs
-    from proximo.envs.team import teamed
+    from proximo.envs.grouping import with_groups
 
     try:
-        return envs.stacked(teamed(envs.make(config.env.id), config.agents), config.env.frame_stack)
+        return with_groups(envs.make(config.env.id), config.agents)
     except UserError as error:
         raise UserError(
             f"{run} was trained on {config.env.id}, which cannot be made by that name here: {error} An environment "
@@ -63,14 +63,14 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
         ) from None
 
 
-def open_run(run: Path, config: Config, which: str) -> tuple[AnyAgent, JaxEnv | HostSource]:
-    """A policy of `run`, and the environment that it was trained on."""
-    from proximo.train.prepare import check_spaces
+def open_run(run: Path, config: Config, which: str) -> tuple[Agents, JaxEnv | HostSource]:
+    """The agents of `run`, and the environment that they were trained on."""
+    from proximo.train.setup import check_spaces
 
     source = make_environment(run, config)
-    agent = load_policy(run, which, source.spec.team is not None)
-    check_spaces(agent, source.spec)
-    return agent, source
+    agents = load_policy(run, which)
+    check_spaces(agents, source.spec, config, critics=False)
+    return agents, source
 
 
 def default_policy(run: Path) -> str:
@@ -88,17 +88,16 @@ def policy_files(run: Path, which: str) -> list[Path]:
     return [one] if one.is_file() else sorted(one.parent.glob(f"{POLICIES[which]}.*.safetensors"))
 
 
-def load_policy(run: Path, which: str, team: bool = False) -> AnyAgent:
-    """A policy of `run`: `best`, `final`, the `last` checkpoint's, or of a checkpoint's step; that of a `team`."""
-    from proximo.policy.agent import PPOAgent
-    from proximo.policy.team_agent import TeamAgent
-    from proximo.train.checkpoint import load_agent, steps
+def load_policy(run: Path, which: str) -> Agents:
+    """The agents of `run`: `best`, `final`, the `last` checkpoint's, or of a checkpoint's step."""
+    from proximo.multi_agent.team_agent import load_agents as load_files
+    from proximo.train.checkpoint import load_agents, steps
 
     saved = [name for name in POLICIES if policy_files(run, name)]
     known = steps(run)
     if which in saved:
-        return TeamAgent.load(run / "models", POLICIES[which]) if team else PPOAgent.load(policy_file(run, which))
+        return load_files(run / "models", POLICIES[which])
     if (which == "last" and known) or which in map(str, known):
-        return load_agent(run, which)
+        return load_agents(run, which)
     held = [*saved, *(["last", *map(str, known)] if known else [])]
     raise UserError(f"{run} has no policy {quoted(which).strip(QUOTES)}; it has {', '.join(held) or 'none'}.")

@@ -1,10 +1,10 @@
 """Every seed of a run, in one place. The offsets are fixed for ever: changing one changes every run.
 
     network initialisation   seed
-    environment lanes        seed + i for lane i (host); one stream from `seed` (compiled)
-    first reset              seed + 10_000 (host: + i for lane i)
-    evaluation               seed + 999 in the place of seed, for lanes and sampled actions alike
-    restart r of a lane      1_000_003 * r further on (host)
+    environments             seed + i for environment i (host); one stream from `seed` (compiled)
+    first reset              seed + 10_000 (host: + i for environment i)
+    evaluation               seed + 999 in the place of seed, for environments and sampled actions alike
+    restart r of one         1_000_003 * r further on (host)
     resume r                 7_919 * r further on, modulo 2^30 (host, where environments cannot be put back)
     minibatch shuffle        seed ^ 0xA11CE
     action sampling          seed ^ 0xAC7
@@ -41,8 +41,14 @@ def network_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
 
 
+def group_key(key: jax.Array, number: int) -> jax.Array:
+    """Of the group of agents with this number: the first has the key itself, so that one agent and a team of one draw
+    the same."""
+    return key if number == 0 else jax.random.fold_in(key, number)
+
+
 def training_keys(seed: int) -> Keys:
-    # The lanes' stream starts from `seed` as the networks do: the fold keeps the two apart.
+    # The environments' stream starts from `seed` as the networks do: the fold keeps the two apart.
     return Keys(
         env=jax.random.fold_in(jax.random.key(seed), 1),
         action=jax.random.key(seed ^ ACTION_MASK),

@@ -378,6 +378,21 @@ def _collecting(config: Config, frames: int) -> Config:
     return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, rollout_length=steps))
 
 
+def settle(config: Config, continuous: bool) -> Config:
+    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, and by other
+    settings. What decides otherwise while a run goes on (`env.workers`, `track.log_frequency`) stays as it is."""
+    for declared in SETTINGS.values():
+        section, _, name = declared.path.partition(".")
+        by_action = declared.metadata.get("by_action")
+        if by_action is not None and getattr(inner := getattr(config, section), name) == "auto":
+            config = dataclasses.replace(
+                config, **{section: dataclasses.replace(inner, **{name: by_action[continuous]})}
+            )
+    if config.ppo.minibatch_size == "auto":
+        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=config.minibatch_size))
+    return config
+
+
 def to_mapping(config: Config) -> dict[str, Any]:
     """The configuration as plain nested values, as YAML and JSON take them."""
 

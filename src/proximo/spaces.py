@@ -27,6 +27,11 @@ def leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.
         yield path, space
 
 
+def has_continuous(space: spaces.Space) -> bool:
+    """Whether some of the actions in `space` are continuous."""
+    return any(isinstance(leaf, spaces.Box) for _, leaf in leaves(space))
+
+
 def space_key(space: spaces.Space) -> Hashable | None:
     """All that a policy depends on in `space`, as a value: kinds, shapes, types, bounds to the bit, and the order of
     entries, all of which `==` on spaces takes lightly. None for a kind of space that is not known here."""

@@ -26,7 +26,7 @@ class Evaluation:
     """How many of the episodes were cut because nothing else limits them (`eval.max_steps`)."""
     agents: dict[str, np.ndarray] = field(default_factory=dict)
     """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
-    by_agent: np.ndarray | None = None  # [N, A] with many agents: the returns of each, in the order of the team
+    by_agent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [N, A] the returns of each agent
 
     def summary(self) -> dict[str, float | int | None]:
         """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no

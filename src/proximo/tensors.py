@@ -18,7 +18,7 @@ from proximo.files import total_memory, write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]
-VERSIONS = {"checkpoint": 2}
+VERSIONS = {"checkpoint": 3}
 """Of the kinds of files whose content has changed; others are still in their first version."""
 LONGEST = 300
 """Letters of an error that may quote a file."""
@@ -129,3 +129,8 @@ def _leaf(wanted: Any, given: np.ndarray, name: str, path: Path) -> jax.Array:
             f"not {given.dtype}{list(given.shape)}."
         )
     return jax.random.wrap_key_data(jnp.asarray(given), impl=kind[0]) if kind else jnp.asarray(given)
+
+
+def below(tensors: Tensors, start: str) -> Tensors:
+    """Those whose names begin with `start`, without it."""
+    return {name[len(start) :]: array for name, array in tensors.items() if name.startswith(start)}

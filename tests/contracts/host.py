@@ -7,37 +7,56 @@ from typing import Any
 import jax
 import numpy as np
 
-from proximo.envs.api import HostEnv, HostSource, lanes_of
+from proximo.envs.api import HostEnv, HostSource, LaneStep, Timestep, envs_of, lanes_of
+from proximo.envs.groups import ONE
 from proximo.envs.host.buffers import stored_dtype
 from proximo.spaces import leaves, pick
 
-LANES = 4
+ENVS = 4
 
 
 def sampled_actions(source: HostSource, steps: int) -> list[Any]:
-    """Random actions for all lanes, leaves [LANES, ...], the same every time."""
+    """Random actions for all environments, leaves [ENVS, ...], the same every time."""
     space = source.spec.action_space
     space.seed(0)
     return [
-        jax.tree.map(lambda *leaves: np.stack(leaves), *[space.sample() for _ in range(LANES)]) for _ in range(steps)
+        jax.tree.map(lambda *leaves: np.stack(leaves), *[space.sample() for _ in range(ENVS)]) for _ in range(steps)
     ]
 
 
+def lanes(timestep: Timestep) -> LaneStep:
+    """What the only agent of each environment reports: lane i is that of environment i."""
+    assert list(timestep.groups) == [ONE]
+    return timestep.groups[ONE]
+
+
 def exchange(env: HostEnv, action: Any) -> None:
-    for batch, groups in enumerate(env.batches):
-        env.send(batch, jax.tree.map(lambda leaf, groups=groups: leaf[lanes_of(groups)], action))
+    """Send the actions of all: of the only agents [E, ...], or of groups by name [L, ...]."""
+    groups = env.spec.groups
+    by_group = action if groups.many else {ONE: action}
+    for part, slices in enumerate(env.parts):
+        sent = {}
+        for name, own in by_group.items():
+            mine = lanes_of(envs_of(slices), groups[name].size)
+            sent[name] = jax.tree.map(lambda leaf, mine=mine: leaf[mine], own)
+        env.send(part, sent)
 
 
-def play(source: HostSource, config: Any, steps: int, seed: int = 3) -> tuple[Any, Any]:
-    """The first timestep and `steps` more, leaves [steps, LANES, ...]."""
-    env = source.lanes(LANES, config)
+def received(env: HostEnv) -> Timestep:
+    """What all environments report, copied, the parts side by side."""
+    parts = [jax.tree.map(np.copy, env.recv(part)) for part in range(len(env.parts))]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def play(source: HostSource, config: Any, steps: int, seed: int = 3) -> tuple[Timestep, Timestep]:
+    """The first timestep and `steps` more, leaves [steps, ENVS, ...]."""
+    env = source.open_envs(ENVS, config)
     try:
         first = jax.tree.map(np.copy, env.reset(seed))
         played = []
         for action in sampled_actions(source, steps):
             exchange(env, action)
-            parts = [jax.tree.map(np.copy, env.recv(batch)) for batch in range(len(env.batches))]
-            played.append(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+            played.append(received(env))
     finally:
         env.close()
     return first, jax.tree.map(lambda *leaves: np.stack(leaves), *played)
@@ -48,40 +67,45 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_contract(source: HostSource, config: Any, steps: int, seeded: bool = True) -> None:
-    """Shapes and types, flags, the limit on steps (7 in `config`), fillers, seeding."""
+    """Shapes and types, flags, the limit on steps (7 in `config`), fillers, success, seeding."""
     assert config.max_steps_per_episode == 7
-    first, rest = play(source, config, steps)
+    begun, moved = play(source, config, steps)
+    first, rest = lanes(begun), lanes(moved)
     for path, leaf in leaves(source.spec.observation_space):
-        for tree, lead in ((first.obs, (LANES,)), (rest.obs, (steps, LANES)), (rest.final_obs, (steps, LANES))):
+        for tree, lead in ((first.obs, (ENVS,)), (rest.obs, (steps, ENVS)), (rest.final_obs, (steps, ENVS))):
             array = pick(tree, path)
             assert array.shape == (*lead, *leaf.shape)
             assert array.dtype == stored_dtype(leaf)
     assert rest.reward.dtype == np.float32
     assert np.isfinite(rest.reward).all()
     assert rest.terminated.dtype == rest.truncated.dtype == rest.valid.dtype == bool
+    # Who is never absent is not said to be there.
+    assert all(step.present is step.alive is step.acts is None for step in (first, rest))
     assert first.valid.all()
     assert not (first.terminated | first.truncated).any()
     ended = rest.terminated | rest.truncated
-    assert ended.any(axis=0).all(), "with a limit of 7 steps every lane must see an end"
-    assert not (rest.terminated & rest.truncated).any()
+    assert ended.any(axis=0).all(), "with a limit of 7 steps every environment must see an end"
+    assert not (rest.terminated & rest.truncated).any(), "what terminated was not truncated"
+    assert (moved.reset.dtype, begun.reset.tolist()) == (bool, [False] * ENVS)
+    np.testing.assert_array_equal(moved.reset, ended)
+    assert (moved.success.dtype, moved.success.shape) == (np.int8, (steps, ENVS))
+    assert np.isin(moved.success[ended], [-1, 0, 1]).all()
     # A filler has nothing to tell, follows an end, and counts for nothing.
     assert (rest.reward[~rest.valid] == 0).all()
     assert not ended[~rest.valid].any()
     assert not (~rest.valid[1:] & ~ended[:-1]).any()
-    length = np.zeros(LANES, int)
+    length = np.zeros(ENVS, int)
     for flags, valid in zip(ended, rest.valid, strict=True):
         length += valid
         assert (length <= 7).all()
         length[flags] = 0
-    assert same((first, rest), play(source, config, steps))
+    assert same((begun, moved), play(source, config, steps))
     other, _ = play(source, config, 1, seed=4)
-    assert not seeded or any(
-        not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first.obs), jax.tree.leaves(other.obs), strict=True)
-    )
+    assert not seeded or not same(first.obs, lanes(other).obs)
 
 
 def record(env: HostEnv, steps: int, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
-    """Step all lanes with random actions that are allowed; the actions, and what was reported, time first."""
+    """Step all environments with random actions that are allowed; the actions, and what was reported, time first."""
     draw = np.random.default_rng(seed)
     space = env.spec.action_space
     space.seed(seed)
@@ -91,10 +115,10 @@ def record(env: HostEnv, steps: int, seed: int = 0) -> tuple[list[Any], dict[str
     def action() -> Any:
         if masks is not None:  # of a discrete space
             return np.array([draw.choice(np.flatnonzero(mask)) for mask in masks])
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *[space.sample() for _ in range(env.num_lanes)])
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *[space.sample() for _ in range(env.num_envs)])
 
     if env.spec.has_mask:
-        masks = env._buffers.action_mask  # type: ignore[attr-defined]
+        masks = env._buffers.groups[ONE].action_mask  # type: ignore[attr-defined]
     seen = []
     for _ in range(steps):
         actions.append(action())
@@ -109,13 +133,13 @@ def replay(env: HostEnv, actions: list[Any]) -> dict[str, Any]:
 
 def _one_step(env: HostEnv, action: Any) -> dict[str, Any]:
     exchange(env, action)
-    parts = [jax.tree.map(np.copy, env.recv(batch)) for batch in range(len(env.batches))]
-    moved = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    timestep = received(env)
+    moved = lanes(timestep)
     ended = moved.terminated | moved.truncated
     # The final observation is only written where an episode ended.
     final = jax.tree.map(lambda leaf: np.where(ended.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), moved.final_obs)
     names = ("obs", "action_mask", "reward", "terminated", "truncated", "valid")
-    return {name: getattr(moved, name) for name in names} | {"final_obs": final}
+    return {name: getattr(moved, name) for name in names} | {"final_obs": final, "reset": timestep.reset}
 
 
 def _stacked(seen: list[dict[str, Any]]) -> dict[str, Any]:
@@ -123,9 +147,9 @@ def _stacked(seen: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_restoring(source: HostSource, config: Any, other: Any = None, steps: int = 60) -> None:
-    """Lanes that are put back where others were do the same from there, through ends of episodes, as those do, which
-    do not notice that they were asked; also with the settings `other`."""
-    env, untouched, restored = (source.lanes(LANES, one) for one in (config, config, other or config))
+    """Environments that are put back where others were do the same from there, through ends of episodes, as those do,
+    which do not notice that they were asked; also with the settings `other`."""
+    env, untouched, restored = (source.open_envs(ENVS, one) for one in (config, config, other or config))
     try:
         env.reset(3), untouched.reset(3), restored.reset(8)
         before, _ = record(env, 30)
@@ -133,7 +157,7 @@ def check_restoring(source: HostSource, config: Any, other: Any = None, steps: i
         assert all(type(state) is bytes for state in states)
         actions, seen = record(env, steps, seed=1)
         ended = seen["terminated"] | seen["truncated"]
-        assert ended.any(axis=0).all(), "every lane must see an end"
+        assert ended.any(axis=0).all(), "every environment must see an end"
         replay(untouched, before)
         assert same(replay(untouched, actions), seen)
         assert restored.set_states(states), restored.notices

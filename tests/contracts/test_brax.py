@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from contracts.compiled import check_contract, play
+from contracts.compiled import check_contract, lanes, play
 from proximo import PPOTrainer
 from proximo.envs import make
 from proximo.envs.compiled.brax import envs, names, training
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
 Fast, ObservationMode = envs.fast.Fast, envs.fast.ObservationMode
@@ -29,12 +30,12 @@ def test_contract(name):
 
 @pytest.mark.slow
 def test_every_episode_begins_anew():
-    """Brax's own auto-reset would begin all of a lane's episodes with the same observation."""
+    """Brax's own auto-reset would begin all of an environment's episodes with the same observation."""
     env = make("brax/inverted_pendulum")
     assert env.spec.observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
     assert env.spec.action_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
     assert env.spec.max_steps == 1000
-    first, rest = play(env, max_steps=7)
+    first, rest = map(lanes, play(env, max_steps=7))
     ended = rest.terminated | rest.truncated
     begun = np.concatenate([first.obs, rest.obs[ended]])
     assert len(begun) >= 4 * 9
@@ -48,14 +49,14 @@ def test_every_episode_begins_anew():
 def test_episodes_are_cut_after_a_thousand_steps():
     """Fast never ends. With thrust, velocity grows by 0.02 a step and position by 0.02 of that: the last observation
     has a velocity of 20 and a position of 0.02 * 0.02 * (1 + ... + 1000)."""
-    lanes = Lanes(make(Fast()), 2)
+    vector, thrust = VectorizedEnv(make(Fast()), 2), {ONE: jnp.ones((2, 1))}
 
     @jax.jit
     def run(key):
-        state, _ = lanes.reset(key)
-        return jax.lax.scan(lambda s, k: lanes.step(k, s, jnp.ones((2, 1))), state, jax.random.split(key, 1001))[1]
+        state, _ = vector.reset(key)
+        return jax.lax.scan(lambda s, k: vector.step(k, s, thrust), state, jax.random.split(key, 1001))[1]
 
-    seen = jax.device_get(run(jax.random.key(0)))
+    seen = lanes(jax.device_get(run(jax.random.key(0))))
     assert not seen.terminated.any()
     assert np.flatnonzero(seen.truncated[:, 0]).tolist() == [999]
     np.testing.assert_allclose(seen.final_obs[999], [[0.0004 * 500_500, 20.0]] * 2, rtol=1e-4)
@@ -114,7 +115,7 @@ def test_wrappers_of_ones_own_are_kept():
 
     _, plain = play(make(Fast()), steps=8)
     _, doubled = play(make(Doubled(Fast())), steps=8)
-    np.testing.assert_allclose(doubled.reward, 2 * plain.reward)
+    np.testing.assert_allclose(lanes(doubled).reward, 2 * lanes(plain).reward)
 
 
 def test_missing_environments_are_named():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from contracts.host import LANES, check_contract, play
+from contracts.host import ENVS, check_contract, lanes, play
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
 from proximo.envs import make
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
 
@@ -25,22 +26,26 @@ def test_contract_on_images():
 
 
 def test_the_step_after_an_end_is_a_filler():
-    """With a limit of 7 steps: seven that count, one that does not, and so on, for lanes that do not fall."""
-    _, rest = play(make("envpool/Pendulum-v1"), EnvConfig(max_steps_per_episode=7), steps=24)
+    """With a limit of 7 steps: seven that count, one that does not, and so on, for environments that do not fall."""
+    _, moved = play(make("envpool/Pendulum-v1"), EnvConfig(max_steps_per_episode=7), steps=24)
+    rest = lanes(moved)
     expected = np.tile(np.arange(8) != 7, 3)
-    np.testing.assert_array_equal(rest.valid, np.repeat(expected[:, None], LANES, 1))
+    np.testing.assert_array_equal(rest.valid, np.repeat(expected[:, None], ENVS, 1))
     np.testing.assert_array_equal(rest.truncated[:, 0], np.tile(np.arange(8) == 6, 3))
     # The observation of the cut step is the true last one; the filler leads to the next episode's first.
     np.testing.assert_array_equal(rest.obs[6], rest.final_obs[6])
     assert (rest.reward[7] == 0).all()
+    # An episode is over once, and what follows the filler remembers nothing of it.
+    np.testing.assert_array_equal(moved.reset[:, 0], np.tile(np.arange(8) == 6, 3))
+    np.testing.assert_array_equal(rest.reset_mask[:, 0], np.tile(np.arange(8) >= 6, 3))
     # Gravity and torque change the speed by at most (15 + 6) * 0.05 in a step.
     assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
 
 
 def test_fillers_do_not_make_a_schedule_end_early(tmp_path):
-    """Four lanes with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of itself in
-    each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that 640 steps
-    would be without fillers are not the end."""
+    """Four environments with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of
+    itself in each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that
+    640 steps would be without fillers are not the end."""
     settings = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 64, "epochs_per_update": 1, "hidden_sizes": [4]}
     settings |= {"max_steps_per_episode": 7, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
     budget = {"total_timesteps": 640, "eval_frequency": 0, "eval_episodes": 1}
@@ -54,12 +59,12 @@ def test_fillers_do_not_make_a_schedule_end_early(tmp_path):
 @pytest.mark.slow
 def test_a_reset_gives_no_reward():
     """EnvPool's dm_control environments report whatever their memory held, before the first step."""
-    lanes = make("envpool/CartpoleBalance-v1").lanes(2, EnvConfig())
+    pool = make("envpool/CartpoleBalance-v1").open_envs(2, EnvConfig())
     for seed in range(30):
-        assert (lanes.reset(seed).reward == 0).all()
-        lanes.send(0, np.zeros((1, 1)))
-        assert lanes.recv(0).reward[0] > 0.5  # of at most 1, while the pole is balanced
-    lanes.close()
+        assert (lanes(pool.reset(seed)).reward == 0).all()
+        pool.send(0, {ONE: np.zeros((1, 1))})
+        assert lanes(pool.recv(0)).reward[0] > 0.5  # of at most 1, while the pole is balanced
+    pool.close()
 
 
 def test_groups_and_threads_do_not_change_a_bit():
@@ -67,7 +72,7 @@ def test_groups_and_threads_do_not_change_a_bit():
     one = play(source, EnvConfig(groups=1, workers=1), steps=50)
     two = play(source, EnvConfig(groups=2, workers=2), steps=50)
     for name in ("obs", "reward", "terminated", "truncated", "valid"):
-        np.testing.assert_array_equal(getattr(one[1], name), getattr(two[1], name))
+        np.testing.assert_array_equal(getattr(lanes(one[1]), name), getattr(lanes(two[1]), name))
 
 
 def test_unbounded_spaces_are_mended():
@@ -81,12 +86,12 @@ def test_mistakes():
     with pytest.raises(UserError, match="did you mean envpool/CartPole-v1"):
         make("envpool/CartPol-v1")
     with pytest.raises(UserError, match=r"env\.on_error=stop"):
-        make("envpool/CartPole-v1").lanes(2, EnvConfig(on_error="restart"))
+        make("envpool/CartPole-v1").open_envs(2, EnvConfig(on_error="restart"))
 
 
 @pytest.mark.slow
 def test_fillers_count_for_nothing_in_a_run(tmp_path):
-    """Episodes of 5 steps and a filler: of 48 steps per lane, 40 count; training goes on to the steps asked for."""
+    """Episodes of 5 steps and a filler: of 48 steps of each, 40 count; training goes on to the steps asked for."""
     trainer = PPOTrainer(
         "envpool/Pendulum-v1",
         preset=False,

@@ -9,11 +9,11 @@ import pytest
 from gymnasium import spaces
 
 import host_probes
-from contracts.host import LANES, check_contract, exchange, play, same
+from contracts.host import ENVS, check_contract, exchange, lanes, play, received, same
 from proximo.config import EnvConfig
 from proximo.envs import make
-from proximo.envs.host.lane import without_limit
-from proximo.envs.host.pool import split_groups
+from proximo.envs.host.pool import split_parts
+from proximo.envs.host.slot import without_limit
 from proximo.errors import EnvError, UserError
 
 IDS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "HalfCheetah-v5", "MiniGrid-Empty-Random-5x5-v0", "Taxi-v4"]
@@ -41,9 +41,9 @@ def test_the_same_bits_with_any_number_of_workers(env):
     assert same(alone, play(source, EnvConfig(workers=2, groups=3, start_method="spawn"), steps=60))
 
 
-def test_lanes_are_seeded_one_by_one_and_reset_without_a_seed():
-    first, rest = play(make(host_probes.Noisy), EnvConfig(workers=0), steps=60, seed=100)
-    np.testing.assert_array_equal(first.obs[:, 0], 10_100 + np.arange(LANES))
+def test_environments_are_seeded_one_by_one_and_reset_without_a_seed():
+    first, rest = map(lanes, play(make(host_probes.Noisy), EnvConfig(workers=0), steps=60, seed=100))
+    np.testing.assert_array_equal(first.obs[:, 0], 10_100 + np.arange(ENVS))
     np.testing.assert_array_equal(rest.obs[-1, :, 0], first.obs[:, 0])
     resets = (rest.terminated | rest.truncated).sum(axis=0)
     assert resets.min() > 2
@@ -52,12 +52,13 @@ def test_lanes_are_seeded_one_by_one_and_reset_without_a_seed():
 
 def test_the_final_observation_is_kept_apart():
     """Walk with action 0 only: 0.25, -0.25, -0.75, -1.25, -1.75, -2.25 terminates; with 1 and 0 by turns it is cut."""
-    env = make(host_probes.Walk).lanes(2, EnvConfig(workers=0))
+    env = make(host_probes.Walk).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     for step in range(1, 6):
         exchange(env, np.array([0, step % 2]))
-        moved = env.recv(0)
-    assert moved.terminated.tolist() == [True, False]
+        timestep = env.recv(0)
+    moved = lanes(timestep)
+    assert moved.terminated.tolist() == timestep.reset.tolist() == [True, False]
     np.testing.assert_array_equal(moved.final_obs[0], [-2.25, 5])
     np.testing.assert_array_equal(moved.obs[0], [0.25, 0])
     np.testing.assert_array_equal(moved.obs[1], [0.25 + 3 * 0.75 - 2 * 0.5, 5])
@@ -65,14 +66,17 @@ def test_the_final_observation_is_kept_apart():
     np.testing.assert_array_equal(moved.action_mask, [[False, True], [True, True]])
     for step in (6, 7):
         exchange(env, np.array([1, step % 2]))
-        moved = env.recv(0)
+        timestep = env.recv(0)
+    moved = lanes(timestep)
     assert (moved.terminated.tolist(), moved.truncated.tolist()) == ([False, False], [False, True])
+    assert timestep.reset.tolist() == [False, True]
     np.testing.assert_array_equal(moved.final_obs[1], [1.75, 7])
     env.close()
 
 
 def test_a_limit_of_ones_own_cuts_and_does_not_terminate():
-    _, rest = play(make(host_probes.Walk), EnvConfig(workers=0, max_steps_per_episode=2), steps=4)
+    _, moved = play(make(host_probes.Walk), EnvConfig(workers=0, max_steps_per_episode=2), steps=4)
+    rest = lanes(moved)
     np.testing.assert_array_equal(rest.truncated[:, 0], [False, True, False, True])
     assert not rest.terminated.any()
 
@@ -86,12 +90,12 @@ def test_wrappers_that_only_count_are_taken_off():
 
 
 def test_success_is_what_the_environment_says():
-    env = make(host_probes.Hybrid).lanes(2, EnvConfig(workers=0))
+    env = make(host_probes.Hybrid).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     action = {"move": np.array([1, 3]), "push": np.zeros((2, 2)), "talk": np.array([0, 1])}
     exchange(env, action)
     assert env.recv(0).success.tolist() == [0, 1]
-    walk = make(host_probes.Walk).lanes(1, EnvConfig(workers=0, max_steps_per_episode=1))
+    walk = make(host_probes.Walk).open_envs(1, EnvConfig(workers=0, max_steps_per_episode=1))
     walk.reset(0)
     exchange(walk, np.array([1]))
     assert walk.recv(0).success.tolist() == [-1]
@@ -102,7 +106,7 @@ def test_texts_and_masks_are_not_observations():
     assert list(source.spec.observation_space) == ["grid", "inner", "pair"]
     assert list(source.spec.observation_space["inner"]) == ["count"]
     assert source.mask_source == "obs"
-    first = source.lanes(2, EnvConfig(workers=0)).reset(0)
+    first = lanes(source.open_envs(2, EnvConfig(workers=0)).reset(0))
     np.testing.assert_array_equal(first.action_mask, [[1, 0, 1, 1, 1]] * 2)
     assert first.obs["grid"].dtype == np.uint8
     assert first.obs["pair"][1].dtype == np.float32
@@ -120,9 +124,76 @@ def test_worker_processes_know_what_was_registered_here(monkeypatch):
         gymnasium.envs.registration.EnvSpec("OfThisScript-v0", lambda start: OfThisScript(), kwargs={"start": 3}),
     )
     for name in ("MiniGrid-Empty-5x5-v0", "OfThisScript-v0"):
-        env = make(name).lanes(2, EnvConfig(workers=1))
-        assert env.reset(0).valid.all()
+        env = make(name).open_envs(2, EnvConfig(workers=1))
+        assert lanes(env.reset(0)).valid.all()
         env.close()
+
+
+class Optional(host_probes.Walk):
+    """Shows the number that the options of its last reset had, and -1 where there were none, and how many resets had
+    some. Every second step is the last."""
+
+    told = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.number = -1 if options is None else options["number"]
+        self.told += options is not None
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        super().step(action)
+        obs, info = self._seen()
+        return obs, 0.0, self.clock == 2, False, info
+
+    def _seen(self):
+        return np.array([self.number, self.told], np.float32), {"action_mask": [True, True]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_options_reach_every_reset(workers):
+    """Those of the pool, and those at the ends of episodes; until others are given, or none."""
+    with make(Optional).open_envs(3, EnvConfig(workers=workers)) as env:
+
+        def seen(options, steps=3):
+            shown = [np.copy(lanes(env.reset(0, options)).obs)]
+            for _ in range(steps):
+                exchange(env, np.ones(3, int))
+                shown.append(lanes(received(env)).obs)
+            return [[rows[0].tolist(), rows[-1].tolist()] for rows in shown]
+
+        assert seen(None) == [[[-1, 0]] * 2] * 4
+        assert seen({"number": 5}) == [[[5, 1]] * 2] * 2 + [[[5, 2]] * 2] * 2
+        assert seen({"number": 7}, 0) == [[[7, 3]] * 2]
+        assert seen(None, 2) == [[[-1, 3]] * 2] * 3
+
+
+class Judged(host_probes.Walk):
+    """Tells its critic ten times its clock, and ends with the third step."""
+
+    critic_state_space = spaces.Box(0.0, 100.0, (1,), np.float32)
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, self.clock == 3, info
+
+    def _seen(self):
+        obs, info = super()._seen()
+        return obs, info | {"critic_state": np.array([10 * self.clock], np.float32)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_only_critics_see_belongs_to_the_environment(workers):
+    source = make(Judged)
+    assert source.spec.critic_state_space == Judged.critic_state_space
+    with source.open_envs(2, EnvConfig(workers=workers)) as env:
+        seen = [np.copy(env.reset(0).critic_state)]
+        for _ in range(4):
+            exchange(env, np.ones(2, int))
+            moved = received(env)
+            seen.append(moved.critic_state)
+            if moved.reset.all():
+                assert moved.final_critic_state.tolist() == [[30], [30]]
+    assert [state[:, 0].tolist() for state in seen] == [[0, 0], [10, 10], [20, 20], [0, 0], [10, 10]]
 
 
 class WithMethod(gymnasium.Env):
@@ -142,13 +213,13 @@ class WithMethod(gymnasium.Env):
 def test_a_mask_from_a_method():
     source = make(WithMethod)
     assert source.mask_source == "method"
-    env = source.lanes(1, EnvConfig(workers=0))
-    np.testing.assert_array_equal(env.reset(0).action_mask, [[True, False, False, True, True]])
+    env = source.open_envs(1, EnvConfig(workers=0))
+    np.testing.assert_array_equal(lanes(env.reset(0)).action_mask, [[True, False, False, True, True]])
 
 
-@pytest.mark.parametrize(("envs", "groups", "sizes"), [(8, 2, [4, 4]), (5, 2, [2, 3]), (1, 2, [1]), (3, 8, [1, 1, 1])])
-def test_groups(envs, groups, sizes):
-    parts = split_groups(envs, groups)
+@pytest.mark.parametrize(("envs", "num", "sizes"), [(8, 2, [4, 4]), (5, 2, [2, 3]), (1, 2, [1]), (3, 8, [1, 1, 1])])
+def test_parts(envs, num, sizes):
+    parts = split_parts(envs, num)
     assert [part.stop - part.start for part in parts] == sizes
     assert parts[0].start == 0
     assert all(before.stop == after.start for before, after in itertools.pairwise(parts))
@@ -163,7 +234,7 @@ def test_objects_factories_and_classes():
     given.reset(seed=1)
     before = given.np_random.bit_generator.state
     play(make(given), EnvConfig(workers=0), steps=3)
-    assert given.np_random.bit_generator.state == before, "lanes must be copies"
+    assert given.np_random.bit_generator.state == before, "environments must be copies"
 
 
 class Uncopyable(host_probes.Walk):

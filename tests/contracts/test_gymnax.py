@@ -1,5 +1,7 @@
 """The gymnax adapter, on every environment that gymnax registers."""
 
+from typing import ClassVar
+
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,13 @@ import numpy as np
 import pytest
 
 import probes
-from contracts.compiled import LANES, check_contract, random_actions
+from contracts.compiled import ENVS, check_contract, lanes, random_actions
 from proximo import PPOTrainer
 from proximo.envs import make
+from proximo.envs.api import Transition
 from proximo.envs.compiled.gymnax import GymnaxEnv, names
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
 DOWNLOADS = {"MNISTBandit-bsuite"}
@@ -36,7 +40,7 @@ def test_contract_of_our_own(probe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
-def test_lanes_give_what_gymnax_itself_gives(name):
+def test_copies_give_what_gymnax_itself_gives(name):
     """Bit for bit, with the same keys: observations, rewards, ends, and final observations; across resets."""
     steps = 120
     with jax.numpy_dtype_promotion("standard"):
@@ -45,23 +49,26 @@ def test_lanes_give_what_gymnax_itself_gives(name):
     limit = params.max_steps_in_episode
     params = params.replace(max_steps_in_episode=min(limit, type(limit)(25)))
     ours = GymnaxEnv(env, params, name)
-    lanes = Lanes(ours, LANES)
-    keys, actions = jax.random.split(jax.random.key(5), steps), jnp.asarray(random_actions(ours, steps))
+    vector = VectorizedEnv(ours, ENVS)
+    actions = jnp.asarray(random_actions(ours, steps)[ONE])
+    keys = jax.random.split(jax.random.key(5), steps)
 
     @jax.jit
     def our_run():
-        state, first = lanes.reset(jax.random.key(3))
-        return first.obs, jax.lax.scan(lambda s, now: lanes.step(now[0], s, now[1]), state, (keys, actions))[1]
+        state, first = vector.reset(jax.random.key(3))
+        given = (keys, {ONE: actions})
+        rest = jax.lax.scan(lambda s, now: vector.step(now[0], s, now[1]), state, given)[1]
+        return lanes(first).obs, lanes(rest)
 
     def their_step(state, now):
         key, action = now
         obs, state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
-            jax.random.split(key, LANES), state, action, params
+            jax.random.split(key, ENVS), state, action, params
         )
         return state, (obs, reward, terminated, truncated, info["final_observation"])
 
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(3), LANES), params)
+        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(3), ENVS), params)
         kept = []
         step = jax.jit(their_step)
         for now in zip(keys, actions, strict=True):
@@ -70,10 +77,10 @@ def test_lanes_give_what_gymnax_itself_gives(name):
     their_obs, reward, terminated, truncated, final = (np.stack(part) for part in zip(*kept, strict=True))
 
     first, rest = jax.device_get(our_run())
-    assert (terminated | truncated).sum() >= LANES, "episodes must end for this to say anything"
+    assert (terminated | truncated).sum() >= ENVS, "episodes must end for this to say anything"
     np.testing.assert_array_equal(first, obs)
     np.testing.assert_array_equal(rest.terminated, terminated)
-    np.testing.assert_array_equal(rest.truncated, truncated)
+    np.testing.assert_array_equal(rest.truncated, truncated & ~terminated)  # where gymnax says both, it was an end
     # One program fuses where the other calls, which may change the last bits of a float.
     for mine, theirs in ((rest.obs, their_obs), (rest.final_obs, final), (rest.reward, reward)):
         np.testing.assert_allclose(np.float32(mine), np.float32(theirs), rtol=1e-5, atol=1e-5)
@@ -113,12 +120,13 @@ def test_images_get_a_cnn_and_vectors_do_not():
 def test_an_environment_with_an_auto_reset_of_its_own_is_respected():
     """DeepSea carries counters over its resets, in a `step` of its own."""
     env = make("gymnax/DeepSea-bsuite")
-    lanes = Lanes(env, 2)
-    state, _ = lanes.reset(jax.random.key(0))
+    vector = VectorizedEnv(env, 2)
+    state, _ = vector.reset(jax.random.key(0))
     for step in range(8):
-        state, moved = jax.jit(lanes.step)(jax.random.key(step), state, jnp.zeros(2, jnp.int32))
-    assert moved.ended.all()
-    assert not np.array_equal(moved.final_obs, moved.obs)
+        state, moved = jax.jit(vector.step)(jax.random.key(step), state, {ONE: jnp.zeros(2, jnp.int32)})
+    assert moved.reset.all()
+    assert lanes(moved).ended.all()
+    assert not np.array_equal(lanes(moved).final_obs, lanes(moved).obs)
     assert (state.env.total_bad_episodes >= 0).all()
     assert (state.length == 0).all()
 
@@ -132,21 +140,65 @@ def test_resets_are_only_computed_when_something_ended():
             jax.debug.callback(lambda: calls.append(1))
             return super().reset(key)
 
-    lanes = Lanes(Watched(), 3, max_steps=10)
-    state, _ = lanes.reset(jax.random.key(0))
+    vector = VectorizedEnv(Watched(), 3, max_steps=10)
+    still = {ONE: jnp.zeros(3, jnp.int32)}
+    state, _ = vector.reset(jax.random.key(0))
     jax.effects_barrier()
     calls.clear()
-    step = jax.jit(lanes.step)
+    step = jax.jit(vector.step)
     for number in range(9):
-        state, _ = step(jax.random.key(number), state, jnp.zeros(3, jnp.int32))
+        state, _ = step(jax.random.key(number), state, still)
     jax.effects_barrier()
     assert not calls
-    state, moved = step(jax.random.key(9), state, jnp.zeros(3, jnp.int32))
+    state, moved = step(jax.random.key(9), state, still)
     jax.effects_barrier()
     assert calls
-    assert moved.truncated.all()
-    assert moved.final_obs.tolist() == [[10.0]] * 3
-    assert moved.obs.tolist() == [[0.0]] * 3
+    assert moved.reset.all()
+    assert lanes(moved).truncated.all()
+    assert lanes(moved).final_obs.tolist() == [[10.0]] * 3
+    assert lanes(moved).obs.tolist() == [[0.0]] * 3
+
+
+class Graded(probes.Counter):
+    """A task says from where it counts, and how much a step adds. It is cut at 4, which is a success, or beyond."""
+
+    usual: ClassVar = {"start": 0, "stride": 1}
+
+    def reset(self, key, task=usual):
+        state, first = super().reset(key)
+        state = (jnp.int32(task["start"]), state[1])
+        return state, first.replace(obs=self.observe(*state))
+
+    def step(self, key, state, action, task=usual):
+        clock = state[0] + task["stride"]
+        moved = Transition(obs=self.observe(clock, state[1]), reward=task["stride"], truncated=clock >= 4)
+        return (clock, state[1]), moved.replace(success=clock == 4)
+
+
+def test_a_task_reaches_every_reset_and_every_step():
+    """Environment 0 counts 0, 1, 2, 3, 4 and begins again at 0; environment 1 counts 1, 4 and begins again at 1;
+    environment 2 counts 3, 5, and 5 is no success."""
+    vector = VectorizedEnv(Graded(), 3)
+    task = {"start": jnp.array([0, 1, 3]), "stride": jnp.array([1, 3, 2])}
+    state, first = vector.reset(jax.random.key(0), task)
+    assert lanes(first).obs[:, 0].tolist() == [0, 1, 3]
+    step, still, seen = jax.jit(vector.step), {ONE: jnp.zeros(3, jnp.int32)}, []
+    for number in range(4):
+        state, moved = step(jax.random.key(number), state, still, task)
+        seen.append(jax.device_get(moved))
+    assert [lanes(now).final_obs[:, 0].tolist() for now in seen] == [[1, 4, 5], [2, 4, 5], [3, 4, 5], [4, 4, 5]]
+    assert [lanes(now).obs[:, 0].tolist() for now in seen] == [[1, 1, 3], [2, 1, 3], [3, 1, 3], [0, 1, 3]]
+    assert [lanes(now).reward.tolist() for now in seen] == [[1, 3, 2]] * 4
+    assert [now.reset.tolist() for now in seen] == [[False, True, True]] * 3 + [[True] * 3]
+    assert seen[-1].success.tolist() == [1, 1, 0]
+
+
+def test_without_a_task_none_is_handed_over():
+    """`Counter` takes none."""
+    vector = VectorizedEnv(probes.Counter(), 2)
+    state, _ = vector.reset(jax.random.key(0), None)
+    _, moved = vector.step(jax.random.key(0), state, {ONE: jnp.zeros(2, jnp.int32)}, None)
+    assert lanes(moved).obs[:, 0].tolist() == [1, 1]
 
 
 def test_a_missing_environment_is_named():

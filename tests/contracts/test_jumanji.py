@@ -15,12 +15,13 @@ from jumanji.environments.routing.maze.types import Position, State
 from jumanji.testing.fakes import FakeEnvironment
 from jumanji.wrappers import AutoResetWrapper, MultiToSingleWrapper, VmapWrapper, Wrapper
 
-from contracts.compiled import check_contract
+from contracts.compiled import check_contract, lanes
 from proximo import PPOTrainer
 from proximo.envs import make
 from proximo.envs.compiled.foreign import lenient
 from proximo.envs.compiled.jumanji import PER_AGENT, _actions, _places, names
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
 DOWNLOADS = {"Sokoban-v0"}
@@ -118,21 +119,23 @@ def test_a_choice_among_pairs_is_taken_apart():
     assert moved.reward == -1
 
 
-def random_return(env_id, lanes=64, steps=16_000):
+def random_return(env_id, num_envs=64, steps=16_000):
     """The mean return of episodes in which every allowed action is as likely as any other."""
-    copies = Lanes(make(env_id), lanes)
+    copies = VectorizedEnv(make(env_id), num_envs)
 
     def one(carry, key):
         state, mask, returned = carry
         action = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
-        state, now = copies.step(jax.random.fold_in(key, 1), state, action.astype(jnp.int32))
+        state, moved = copies.step(jax.random.fold_in(key, 1), state, {ONE: action.astype(jnp.int32)})
+        now = lanes(moved)
         returned += now.reward
         return (state, now.action_mask, jnp.where(now.ended, 0.0, returned)), (returned, now.ended)
 
     @jax.jit
     def play(key):
         state, first = copies.reset(key)
-        return jax.lax.scan(one, (state, first.action_mask, jnp.zeros(lanes)), jax.random.split(key, steps))[1]
+        start = (state, lanes(first).action_mask, jnp.zeros(num_envs))
+        return jax.lax.scan(one, start, jax.random.split(key, steps))[1]
 
     returned, ended = jax.device_get(play(jax.random.key(0)))
     return returned[ended].mean()
@@ -269,13 +272,13 @@ def test_an_observation_that_is_one_array():
 
 
 def run(env, act, steps):
-    """The timesteps of one lane; `act` gives the action from the last."""
-    lanes = Lanes(make(env), 1)
-    state, now = lanes.reset(jax.random.key(0))
-    step, seen = jax.jit(lanes.step), [now]
+    """What one environment reports, step by step; `act` gives the action from the last."""
+    vector = VectorizedEnv(make(env), 1)
+    state, now = vector.reset(jax.random.key(0))
+    step, seen = jax.jit(vector.step), [lanes(now)]
     for number in range(steps):
-        state, now = step(jax.random.key(number), state, jnp.asarray([act(now)]))
-        seen.append(now)
+        state, now = step(jax.random.key(number), state, {ONE: jnp.asarray([act(seen[-1])])})
+        seen.append(lanes(now))
     return jax.device_get(seen)
 
 

@@ -1,6 +1,5 @@
-"""The PettingZoo adapter: the contract of many agents, ends and masks by hand, both collectors, faults, a run."""
+"""The PettingZoo adapter: the contract of many agents, ends and masks by hand, both runners, faults, a run."""
 
-import dataclasses
 import importlib.util
 import itertools
 import json
@@ -11,7 +10,6 @@ import time
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pettingzoo
 import pytest
@@ -22,20 +20,21 @@ import faulty
 import probes
 import team_probes
 import zoo_probes
-from contracts.host import exchange, same
-from contracts.team import check_contract, check_restoring, one_step, play
+from contracts.host import exchange, received, same
+from contracts.team import agents_of, check_contract, check_restoring, one_step, play
 from proximo import PPOTrainer, settings
-from proximo.collect.compiled import collect, initial_collect_state
-from proximo.collect.host import HostCollector, leave_out_voided, tally
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs import FAMILIES, make
-from proximo.envs.compiled.lanes import Lanes
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import Groups
 from proximo.envs.host.state import decode, encode
 from proximo.envs.host.workers import Workers
 from proximo.errors import EnvError, UserError
-from proximo.policy.team_agent import TeamAgent
-from proximo.ppo.team import initial_state
-from proximo.record import record
+from proximo.multi_agent.team_agent import TeamAgent, make_agents
+from proximo.policy.behaviour import Learners, actors, draw_noise
+from proximo.rollout.compiled import CompiledRunner, collect
+from proximo.rollout.host import HostRunner, tally
+from proximo.rollout.video import record
 from zoo_probes import Faulty, Lifetimes, changed, lacking
 
 SPREAD, TAG = "pettingzoo/mpe2.simple_spread_v3", "pettingzoo/mpe2.simple_tag_v3"
@@ -52,7 +51,7 @@ def test_contract(env):
 
 @pytest.mark.parametrize("env", [TAG, TICTACTOE, zoo_probes.Kinds])
 def test_the_same_bits_with_any_number_of_workers(env):
-    source = make(env).arranged(AgentsConfig(critic="central"))
+    source = make(env).with_groups(AgentsConfig(critic="central"))
     alone = play(source, EnvConfig(workers=0), steps=40)
     for workers in (1, 2):
         assert same(alone, play(source, EnvConfig(workers=workers), steps=40)), workers
@@ -66,41 +65,106 @@ def test_restoring(env, workers):
 @pytest.mark.parametrize("place", [1, 2, 3])
 @pytest.mark.parametrize("wrong", [5, [], [True], ["a", "b", "c"], [np.zeros(2)] * 3])
 def test_a_state_of_something_else_is_refused(place, wrong):
-    env, _ = lane_of(Lifetimes)
+    env, _ = one_env(Lifetimes)
     outer = decode(env.get_states()[0])
     inner = decode(outer[0])
     inner[place] = wrong
     assert not env.set_states([encode([encode(inner), *outer[1:]])])
     assert env.notices == ["The environment lifetimes cannot be restored: it does not take back its state."]
-    assert env.recv(0).absent.tolist() == [[NO, NO, YES]], "it was reset"
+    assert env.recv(0).groups["all"].alive.tolist() == [YES, YES, NO], "it was reset"
 
 
-def test_lanes_are_seeded_one_by_one():
+def test_environments_are_seeded_one_by_one():
     first, _ = play(make(Faulty), EnvConfig(workers=0), steps=1, seed=0)
-    np.testing.assert_array_equal(first.obs["agents"]["all"][:, 0, 0], [0, 1, 2, 3])
-    expected = [np.float32(np.random.default_rng(10_000 + lane).random()) for lane in range(4)]
-    np.testing.assert_array_equal(first.obs["agents"]["all"][:, 0, 2], expected)
+    # lane = env * 2 + member: the two agents of an environment stand side by side.
+    np.testing.assert_array_equal(first.groups["all"].obs[:, 0], [0, 0, 1, 1, 2, 2, 3, 3])
+    expected = [np.float32(np.random.default_rng(10_000 + env).random()) for env in range(4)]
+    np.testing.assert_array_equal(first.groups["all"].obs[::2, 2], expected)
+
+
+class Payday(Faulty):
+    """Pays 100 for the environment's number, 10 for the agent's, and what it did."""
+
+    def __init__(self):
+        super().__init__()
+        self.action = spaces.Discrete(4)
+
+    def step(self, actions):
+        obs, _, *rest = super().step(actions)
+        paid = {agent: 100.0 * self.number + 10 * i + actions[agent] for i, agent in enumerate(self.possible_agents)}
+        return obs, paid, *rest
+
+
+@BOTH
+def test_each_lane_is_one_agent_of_one_environment(workers):
+    """Lanes 0 and 1 are of environment 0, and do 0 and 1; lanes 2 and 3 are of environment 1, and do 2 and 3."""
+    with make(Payday).open_envs(2, EnvConfig(workers=workers)) as pool:
+        pool.reset(0)
+        moved = one_step(pool, {"all": np.arange(4)})
+        assert moved.groups["all"].reward.tolist() == [0, 11, 102, 113]
+        assert moved.groups["all"].obs[:, 0].tolist() == [0, 0, 1, 1]
+        assert moved.reset.shape == moved.success.shape == (2,)
+
+
+class Optional(Faulty):
+    """Shows the number that the options of its last reset had, and -1 where there were none."""
+
+    def reset(self, seed=None, options=None):
+        self.option = -1 if options is None else options["number"]
+        return super().reset(seed, options)
+
+    def look(self):
+        return {agent: np.array([self.option, 0, 0], np.float32) for agent in self.agents}
+
+
+@BOTH
+def test_options_reach_every_reset(workers):
+    with make(Optional).open_envs(2, EnvConfig(workers=workers)) as pool:
+        assert pool.reset(0).groups["all"].obs[:, 0].tolist() == [-1] * 4
+        assert pool.reset(0, {"number": 5}).groups["all"].obs[:, 0].tolist() == [5] * 4
+        for _ in range(6):  # beyond the end of an episode
+            moved = one_step(pool, {"all": np.zeros(4, int)})
+        assert moved.groups["all"].obs[:, 0].tolist() == [5] * 4
+        assert pool.reset(0, None).groups["all"].obs[:, 0].tolist() == [-1] * 4
 
 
 # Who is there, by hand: a_0 from step 0 to 3, a_1 from 0 to 6, a_2 from 2 to 5.
 
 
+class Seen:
+    """What one environment reports: `seen.reward` and such of all its agents, group by group."""
+
+    def __init__(self, timestep, groups):
+        self.timestep, self.all_groups = timestep, groups
+        self.groups, self.over = timestep.groups, bool(timestep.reset[0])
+        self.success, self.critic_state = timestep.success[0], timestep.critic_state
+        self.final_critic_state = timestep.final_critic_state
+
+    def __getattr__(self, name):
+        return agents_of(self.timestep, name, self.all_groups)[0]
+
+
 def steps_of(env, number, action=None):
-    """What one lane reports, step by step."""
-    action = action or {name: np.zeros((1, len(names)), int) for name, names in env.spec.team.groups.items()}
-    return [jax.tree.map(lambda leaf: leaf[0], one_step(env, action)) for _ in range(number)]
+    """What one environment reports, step by step."""
+    groups = env.spec.groups
+    action = action or {name: np.zeros(group.size, int) for name, group in groups.items()}
+    return [Seen(one_step(env, action), groups) for _ in range(number)]
 
 
-def lane_of(env, agents=None, **config):
+def one_env(env, agents=None, **config):
     source = make(env)
-    pool = (source if agents is None else source.arranged(agents)).lanes(1, EnvConfig(workers=0, **config))
-    return pool, jax.tree.map(lambda leaf: np.copy(leaf[0]), pool.reset(0))
+    pool = (source if agents is None else source.with_groups(agents)).open_envs(1, EnvConfig(workers=0, **config))
+    return pool, Seen(jax.tree.map(np.copy, pool.reset(0)), pool.spec.groups)
+
+
+def members_of(groups: Groups):
+    return {name: group.members for name, group in groups.items()}
 
 
 def test_agents_join_and_die():
-    env, first = lane_of(Lifetimes)
-    assert env.spec.team.groups == {"all": ("a_0", "a_1", "a_2")}
-    assert first.absent.tolist() == [NO, NO, YES]
+    env, first = one_env(Lifetimes)
+    assert members_of(env.spec.groups) == {"all": ("a_0", "a_1", "a_2")}
+    assert first.alive.tolist() == first.present.tolist() == first.acts.tolist() == [YES, YES, NO]
     seen = steps_of(env, 7)
     rewards = [[0, 10, 0], [1, 11, 0], [2, 12, 22], [0, 13, 23], [0, 14, 24], [0, 15, 0], [0, 10, 0]]
     assert [step.reward.tolist() for step in seen] == rewards
@@ -109,34 +173,39 @@ def test_agents_join_and_die():
     dies = {2: [YES, NO, NO], 4: [NO, NO, YES], 5: [NO, YES, NO]}
     assert [step.terminated.tolist() for step in seen] == [dies.get(t, [NO] * 3) for t in range(7)]
     assert not any(step.truncated.any() for step in seen)
-    assert [bool(step.over) for step in seen] == [NO] * 5 + [YES, NO]
-    absent = [[NO, NO, YES], [NO] * 3] + [[YES, NO, NO]] * 2 + [[YES, NO, YES], [YES] * 3, [NO, NO, YES]]
-    assert [step.absent.tolist() for step in seen] == absent
+    assert [step.over for step in seen] == [NO] * 5 + [YES, NO]
+    # After the sixth step the next episode has begun.
+    alive = [[YES, YES, NO], [YES] * 3] + [[NO, YES, YES]] * 2 + [[NO, YES, NO]] + [[YES, YES, NO]] * 2
+    assert [step.alive.tolist() for step in seen] == alive
+    assert [step.acts.tolist() for step in seen] == alive
+    assert [step.present.tolist() for step in seen] == [[YES, YES, NO], *alive[:-1]]
+    anew = [[NO, NO, YES], [NO, NO, YES], [YES, NO, NO], [YES, NO, NO], [YES, NO, YES], [YES] * 3, [NO, NO, YES]]
+    assert [step.reset_mask.tolist() for step in seen] == anew
     shown = [[1, 1, 0], [2, 2, 2], [0, 3, 3], [0, 4, 4], [0, 5, 0], [0, 0, 0], [1, 1, 0]]
-    assert [step.obs["agents"]["all"][:, 0].tolist() for step in seen] == shown
+    assert [step.groups["all"].obs[:, 0].tolist() for step in seen] == shown
 
 
 def test_a_limit_cuts_those_who_are_left():
-    env, _ = lane_of(Lifetimes, max_steps_per_episode=4)
+    env, _ = one_env(Lifetimes, max_steps_per_episode=4)
     last = steps_of(env, 4)[-1]
-    assert bool(last.over)
+    assert last.over
     assert last.truncated.tolist() == [NO, YES, YES]
     assert last.reward.tolist() == [0, 13, 23]
-    assert last.final_obs["agents"]["all"][:, 0].tolist() == [0, 4, 4]
-    assert last.obs["agents"]["all"][:, 0].tolist() == [0, 0, 0]
-    assert last.absent.all()
+    assert last.groups["all"].final_obs[:, 0].tolist() == [0, 4, 4]
+    assert last.groups["all"].obs[:, 0].tolist() == [0, 0, 0]
+    assert last.alive.tolist() == [YES, YES, NO], "in the next episode"
 
 
 def test_whoever_leaves_is_cut_with_what_it_saw_last():
-    env, _ = lane_of(zoo_probes.Leaving)
+    env, _ = one_env(zoo_probes.Leaving)
     seen = steps_of(env, 6)
     cut = {2: [YES, NO, NO], 4: [NO, NO, YES]}
     assert [step.truncated.tolist() for step in seen] == [cut.get(t, [NO] * 3) for t in range(6)]
     assert [step.terminated.tolist() for step in seen] == [[NO] * 3] * 5 + [[NO, YES, NO]]
-    assert not bool(seen[2].over)
-    assert seen[2].final_obs["agents"]["all"][:, 0].tolist() == [3, 3, 3]
+    assert not seen[2].over
+    assert seen[2].groups["all"].final_obs[:, 0].tolist() == [3, 3, 3]
     # a_2 was shown a 4, and is told nothing any more.
-    assert seen[4].final_obs["agents"]["all"][:, 0].tolist() == [0, 5, 4]
+    assert seen[4].groups["all"].final_obs[:, 0].tolist() == [0, 5, 4]
     assert seen[4].reward.tolist() == [0, 14, 0]
     assert seen[4].valid.tolist() == [NO, YES, YES]
 
@@ -151,14 +220,14 @@ class Staying(Lifetimes):
 
 
 def test_whoever_has_died_is_gone_whatever_the_list_says():
-    for one, other in zip(steps_of(lane_of(Lifetimes)[0], 3), steps_of(lane_of(Staying)[0], 3), strict=True):
-        assert same(one, other)
+    for one, other in zip(steps_of(one_env(Lifetimes)[0], 3), steps_of(one_env(Staying)[0], 3), strict=True):
+        assert same(one.timestep, other.timestep)
 
 
 def test_groups_are_rearranged():
     members = {"odd": ("a_1",), "even": ("a_2", "a_0")}
-    env, _ = lane_of(Lifetimes, AgentsConfig(members=members))
-    assert env.spec.team.agents == ("a_1", "a_2", "a_0")
+    env, _ = one_env(Lifetimes, AgentsConfig(members=members))
+    assert env.spec.groups.agents == ("a_1", "a_2", "a_0")
     assert [step.reward.tolist() for step in steps_of(env, 3)] == [[10, 0, 0], [11, 0, 1], [12, 22, 2]]
 
 
@@ -170,132 +239,143 @@ def test_success_is_what_all_say_who_say_something():
             *report, _ = super().step(actions)
             return *report, dict(zip(self.possible_agents, self.said, strict=True))
 
-    assert steps_of(lane_of(Telling, max_steps_per_episode=1)[0], 1)[0].success == 0
+    assert steps_of(one_env(Telling, max_steps_per_episode=1)[0], 1)[0].success == 0
     Telling.said = ({}, {"is_success": True}, {"is_success": True})
-    assert steps_of(lane_of(Telling, max_steps_per_episode=1)[0], 1)[0].success == 1
-    assert steps_of(lane_of(Lifetimes, max_steps_per_episode=1)[0], 1)[0].success == -1
+    assert steps_of(one_env(Telling, max_steps_per_episode=1)[0], 1)[0].success == 1
+    assert steps_of(one_env(Lifetimes, max_steps_per_episode=1)[0], 1)[0].success == -1
 
 
 # What they see and may do.
 
 ACTIONS = {
-    "dog": np.array([[1]]),
-    "cat": np.array([[[0, 1]]]),
-    "owl": {"wing": np.zeros((1, 1, 2)), "hoot": np.array([[2]])},
+    "dog": np.array([1]),
+    "cat": np.array([[0, 1]]),
+    "owl": {"wing": np.zeros((1, 2)), "hoot": np.array([2])},
 }
 
 
 def test_masks_are_read_where_they_are_and_are_no_observation():
-    env, first = lane_of(zoo_probes.Kinds)
-    team = env.spec.team
-    assert team.groups == {"dog": ("dog",), "cat": ("cat",), "owl": ("owl",)}
-    assert team.observation_spaces["dog"] == spaces.Box(1.0, 9.0, (2,))
-    assert list(team.observation_spaces["cat"]) == ["code"]
+    env, first = one_env(zoo_probes.Kinds)
+    groups = env.spec.groups
+    assert members_of(groups) == {"dog": ("dog",), "cat": ("cat",), "owl": ("owl",)}
+    assert groups["dog"].observation_space == spaces.Box(1.0, 9.0, (2,))
+    assert list(groups["cat"].observation_space) == ["code"]
     assert env.notices == ["Left out of the observation, being text: ['cat']['word']."]
-    assert env.spec.mask_shape == (9,)
-    np.testing.assert_array_equal(first.action_mask, [0, 1, 1, 1, 0, 1, 1, 1, 1])
+    assert {name: group.mask_shape for name, group in groups.items()} == {"dog": (3,), "cat": (4,), "owl": (2,)}
+    assert {name: group.has_mask for name, group in groups.items()} == {"dog": YES, "cat": YES, "owl": NO}
+    np.testing.assert_array_equal(first.groups["dog"].action_mask, [[0, 1, 1]])
+    np.testing.assert_array_equal(first.groups["cat"].action_mask, [[1, 0, 1, 1]])
+    assert first.groups["owl"].action_mask is None
     moved = steps_of(env, 1, ACTIONS)[0]
     assert moved.terminated.tolist() == [NO, YES, NO]
     # The dog may do something else now; the cat is gone.
-    np.testing.assert_array_equal(moved.action_mask, [1, 0, 1, 1, 1, 1, 1, 1, 1])
-    np.testing.assert_array_equal(moved.obs["agents"]["dog"], [[2, 2]])
-    np.testing.assert_array_equal(moved.obs["agents"]["owl"][0], [[0.5]])
+    np.testing.assert_array_equal(moved.groups["dog"].action_mask, [[1, 0, 1]])
+    np.testing.assert_array_equal(moved.groups["cat"].action_mask, [[1, 1, 1, 1]])
+    np.testing.assert_array_equal(moved.groups["dog"].obs, [[2, 2]])
+    np.testing.assert_array_equal(moved.groups["owl"].obs[0], [[0.5]])
 
 
 def test_nothing_is_shown_as_something_that_can_be():
     """The cat's code starts at 5; a 0 would be no code at all."""
-    env, first = lane_of(zoo_probes.Kinds)
-    assert first.obs["agents"]["cat"]["code"].tolist() == [7]
-    assert steps_of(env, 1, ACTIONS)[0].obs["agents"]["cat"]["code"].tolist() == [5]
+    env, first = one_env(zoo_probes.Kinds)
+    assert first.groups["cat"].obs["code"].tolist() == [7]
+    assert steps_of(env, 1, ACTIONS)[0].groups["cat"].obs["code"].tolist() == [5]
 
 
 def test_only_the_agent_on_turn_acts():
     """X has 0, 1 and 2 after five moves, O has 3 and 4."""
-    env, first = lane_of(TICTACTOE)
-    assert first.action_mask.all()
+    env, first = one_env(TICTACTOE)
+    assert first.groups["all"].action_mask.all()
     masks, valid = [], []
     for square in (0, 3, 1, 4):
-        moved = steps_of(env, 1, {"all": np.full((1, 2), square)})[0]
-        masks.append(moved.action_mask.reshape(2, 9))
+        moved = steps_of(env, 1, {"all": np.full(2, square)})[0]
+        masks.append(moved.groups["all"].action_mask)
         valid.append(moved.valid.tolist())
-        assert not moved.absent.any()
+        assert moved.alive.all()
+        assert moved.acts.tolist() == moved.valid.tolist()[::-1]
         assert not moved.reward.any()
     assert valid == [[YES, NO], [NO, YES]] * 2
     assert masks[0][0].all(), "all zero, and not on turn"
     np.testing.assert_array_equal(masks[0][1], [0, 1, 1, 1, 1, 1, 1, 1, 1])
     np.testing.assert_array_equal(masks[3][0], [0, 0, 1, 0, 0, 1, 1, 1, 1])
-    assert moved.obs["agents"]["all"].shape == (2, 3, 3, 2)
-    assert moved.obs["agents"]["all"].sum(axis=(1, 2)).tolist() == [[2, 2], [2, 2]]
-    last = steps_of(env, 1, {"all": np.full((1, 2), 2)})[0]
+    assert moved.groups["all"].obs.shape == (2, 3, 3, 2)
+    assert moved.groups["all"].obs.sum(axis=(1, 2)).tolist() == [[2, 2], [2, 2]]
+    last = steps_of(env, 1, {"all": np.full(2, 2)})[0]
     assert last.reward.tolist() == [1, -1]
     assert last.valid.tolist() == [YES, NO]
     assert last.terminated.tolist() == [YES, YES]
-    assert bool(last.over)
-    assert last.final_obs["agents"]["all"][..., 0].sum() == 5
-    assert not last.obs["agents"]["all"].any()
-    assert last.action_mask.all()
+    assert last.over
+    assert last.groups["all"].final_obs[..., 0].sum() == 5
+    assert not last.groups["all"].obs.any()
+    assert last.groups["all"].action_mask.all()
 
 
 def test_what_the_loser_did_counts():
     """It is not on turn when the game ends; a step in which nobody acted is one that failed."""
-    valid = np.array([[[YES, NO]], [[NO, YES]], [[YES, NO]], [[NO, YES]], [[NO, NO]]])
-    over = np.array([[NO], [NO], [YES], [NO], [YES]])
-    leave_out_voided(valid, over)
-    assert valid[:, 0].tolist() == [[YES, NO], [NO, YES], [YES, NO], [NO, NO], [NO, NO]]
+    source = make(TICTACTOE)
+    with source.open_envs(1, EnvConfig(workers=0)) as env:
+        agents = make_agents(source.spec.groups, settings.build({}), None)
+        runner = HostRunner(env, Learners(agents.policies), 5, actors(agents.groups))
+        played = runner.rollout(runner.start(0))
+        valid = played.groups["all"].valid
+        valid[:] = [[YES, NO], [NO, YES], [YES, NO], [NO, YES], [NO, NO]]
+        played.reset[:, 0] = [NO, NO, YES, NO, YES]
+        runner.leave_out_voided()
+        assert valid.tolist() == [[YES, NO], [NO, YES], [YES, NO], [NO, NO], [NO, NO]]
 
 
 def test_the_central_critic_sees_the_environments_state():
-    env, first = lane_of(SPREAD, AgentsConfig(critic="central"))
+    env, first = one_env(SPREAD, AgentsConfig(critic="central"))
     for seen in (first, *steps_of(env, 2)):
-        np.testing.assert_array_equal(seen.obs["state"], seen.obs["agents"]["all"].reshape(-1))
+        np.testing.assert_array_equal(seen.critic_state[0], seen.groups["all"].obs.reshape(-1))
     last = steps_of(env, 23)[-1]
     assert last.truncated.all()
-    np.testing.assert_array_equal(last.final_obs["state"], last.final_obs["agents"]["all"].reshape(-1))
-    assert "state" not in lane_of(SPREAD)[1].obs
-    assert "state" not in lane_of(RPS, AgentsConfig(critic="central"))[1].obs
+    np.testing.assert_array_equal(last.final_critic_state[0], last.groups["all"].final_obs.reshape(-1))
+    assert one_env(SPREAD)[1].critic_state is None
+    assert one_env(RPS, AgentsConfig(critic="central"))[1].critic_state is None
 
 
-# Both collectors.
+# Both runners.
 
 
 @pytest.mark.slow
 def test_compiled_and_host_collection_give_the_same_rollout():
     """The same agents in JAX and in Python, the same policy, the same noise: the same record of those who are there."""
     assert (Lifetimes.JOINS, Lifetimes.ENDS) == (team_probes.Lifetimes.JOINS, team_probes.Lifetimes.ENDS)
-    steps, lanes = 11, 4
-    small = dict(rollout_length=steps, num_envs=lanes, minibatch_size=steps * lanes, hidden_sizes=[8], workers=0)
+    steps, num_envs = 11, 4
+    small = dict(rollout_length=steps, num_envs=num_envs, minibatch_size=steps * num_envs, hidden_sizes=[8], workers=0)
     chosen = settings.build(settings.from_keywords(small | dict(max_steps_per_episode=4)))
     compiled_env, source = make(team_probes.Lifetimes()), make(Lifetimes)
-    assert compiled_env.spec.team == source.spec.team
-    agent = TeamAgent(source.spec.team, chosen)
-    train = initial_state(agent.policy, agent.params, agent.obs_stats, chosen)
-    env = source.lanes(lanes, chosen.env)
-    collector = HostCollector(env, agent.policy, chosen)
-    state = collector.start(chosen.seed)
-    inside = Lanes(compiled_env, lanes, 4)
-    compiled_state = initial_collect_state(inside, agent.policy, chosen)
-    step = jax.jit(lambda now, state: collect(now, state, inside, agent.policy, chosen))
-    there = start = np.broadcast_to([YES, YES, NO], (lanes, 3))
+    assert compiled_env.spec.groups == source.spec.groups
+    agents = make_agents(source.spec.groups, chosen, None)
+    behaviour, acting = Learners(agents.policies), actors(agents.groups)
+    env = source.open_envs(num_envs, chosen.env)
+    runner = HostRunner(env, behaviour, steps, acting)
+    state = runner.start(chosen.seed)
+    inside = CompiledRunner(VectorizedEnv(compiled_env, num_envs, 4), behaviour)
+    compiled_state = inside.start(jax.random.key(0))
+    step = jax.jit(lambda *given: collect(inside, acting, *given, None))
     for number in range(2):
-        now = dataclasses.replace(train, update=jnp.int32(number))
-        collected = collector.collect(now, state, bool)
-        host, over = collected.rollout, collected.over
-        state, host_episodes = tally(state, collected, None)
-        compiled_state, compiled, episodes = step(now, compiled_state)
-        for name in ("reward", "terminated", "truncated", "valid", "absent"):
+        key = jax.random.key(number)
+        noise = draw_noise(agents.policies, key, num_envs, (steps,))
+        assert runner.run(acting, state, noise, bool) == steps
+        played = runner.rollout(state)
+        state, experience = tally(state, played, None)
+        compiled_state, theirs = step(compiled_state, noise, jax.random.split(key, steps))
+        host, compiled, over = experience.groups["all"], theirs.groups["all"], played.reset
+        for name in ("reward", "terminated", "truncated", "valid", "present", "alive", "acts"):
             np.testing.assert_array_equal(getattr(host, name), getattr(compiled, name), err_msg=name)
-        after = np.where(over[..., None], start, ~host.absent)
-        before, there = np.concatenate([there[None], after[:-1]]), after[-1]
         for name in ("obs", "action"):
-            ours, theirs = getattr(host, name), getattr(compiled, name)
-            ours, theirs = (tree.get("agents", tree)["all"] for tree in (ours, theirs))
-            np.testing.assert_array_equal(ours[before], theirs[before], err_msg=name)
+            before = host.present
+            np.testing.assert_array_equal(getattr(host, name)[before], getattr(compiled, name)[before], err_msg=name)
         cut = host.truncated
         assert cut.any()
-        ours, theirs = (rollout.final_obs["agents"]["all"] for rollout in (host, compiled))
-        np.testing.assert_array_equal(ours[cut], theirs[cut])
-        np.testing.assert_array_equal(host_episodes.length, episodes.length)
-        np.testing.assert_array_equal(host_episodes.agents[over], episodes.agents[over])
+        np.testing.assert_array_equal(host.final_obs[cut], compiled.final_obs[cut])
+        np.testing.assert_array_equal(experience.episodes.length, theirs.episodes.length)
+        for part in (experience, theirs):
+            assert part.episodes.members["all"].shape == (steps, num_envs, 3)
+        ours_paid, theirs_paid = (part.episodes.members["all"][over] for part in (experience, theirs))
+        np.testing.assert_array_equal(ours_paid, theirs_paid)
         assert over.any()
     env.close()
 
@@ -316,16 +396,16 @@ def pids(monkeypatch):
     return started
 
 
-def lanes(env, workers, **config):
-    return make(env).lanes(4, EnvConfig(workers=workers, timeout=1.0, **config))
+def pool_of(env, workers, **config):
+    return make(env).open_envs(4, EnvConfig(workers=workers, timeout=1.0, **config))
 
 
 def played(pool, steps):
-    """Step all four lanes, of two agents each; what the last step led to."""
+    """Step all four environments, of two agents each; what the last step led to."""
     for _ in range(steps):
-        exchange(pool, {"all": np.ones((4, 2), int)})
-        moved = [pool.recv(batch) for batch in range(len(pool.batches))]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *moved)
+        exchange(pool, {"all": np.ones(8, int)})
+        moved = received(pool)
+    return moved
 
 
 def failure(pool, steps=8):
@@ -357,8 +437,8 @@ SPOILT = {
 @pytest.mark.parametrize("name", SPOILT)
 def test_spoilt_step(workers, name):
     fault, words = SPOILT[name]
-    error = failure(lanes(partial(Faulty, fault, lane=2), workers))
-    assert error.sentence.startswith("The environment faulty (lane 2, at step 3 (step 3 of its episode)) failed: ")
+    error = failure(pool_of(partial(Faulty, fault, number=2), workers))
+    assert error.sentence.startswith("The environment faulty (number 2, at step 3 (step 3 of its episode)) failed: ")
     assert words in error.sentence
 
 
@@ -372,8 +452,8 @@ def test_spoilt_step(workers, name):
     ],
 )
 def test_spoilt_reset(fault, words):
-    error = failure(lanes(partial(Faulty, in_reset=fault, lane=2, at=5), 0))
-    assert error.sentence.startswith("The environment faulty (lane 2, at a reset after 5 steps) failed: ")
+    error = failure(pool_of(partial(Faulty, in_reset=fault, number=2, at=5), 0))
+    assert error.sentence.startswith("The environment faulty (number 2, at a reset after 5 steps) failed: ")
     assert words in error.sentence
 
 
@@ -390,8 +470,8 @@ def test_agents_that_nobody_knows_or_that_are_not_there():
             self.agents = self.agents if seed == 0 else []
             return report
 
-    assert "it has agents that are not among its possible_agents: stranger" in str(failure(lanes(Crowded, 0)))
-    assert "after a reset there is nobody in its list of agents" in str(failure(lanes(Empty, 0)))
+    assert "it has agents that are not among its possible_agents: stranger" in str(failure(pool_of(Crowded, 0)))
+    assert "after a reset there is nobody in its list of agents" in str(failure(pool_of(Empty, 0)))
 
 
 @pytest.mark.parametrize(
@@ -416,7 +496,7 @@ def test_spoilt_mask(change, words):
                 change(seen)
             return seen
 
-    env, _ = lane_of(Spoilt)
+    env, _ = one_env(Spoilt)
     with pytest.raises(EnvError, match=re.escape(words)):
         steps_of(env, 1, ACTIONS)
 
@@ -424,47 +504,54 @@ def test_spoilt_mask(change, words):
 @BOTH
 def test_hang(workers):
     started = time.monotonic()
-    error = failure(lanes(partial(Faulty, faulty.hangs, lane=2), workers))
+    error = failure(pool_of(partial(Faulty, faulty.hangs, number=2), workers))
     assert time.monotonic() - started < 5
-    assert "(lane 2, at step 3" in error.sentence
+    assert "(number 2, at step 3" in error.sentence
     assert "it did not answer within 1 s (env.timeout)" in error.sentence
 
 
 def test_killed_worker(pids):
-    pool = lanes(Faulty, 2)
+    pool = pool_of(Faulty, 2)
     with pool:
         pool.reset(0), played(pool, 2)
         os.kill(pids[-1], signal.SIGKILL)
-        with pytest.raises(EnvError, match=r"faulty \(lane \d, at step 3\) failed: its worker process.*SIGKILL"):
+        with pytest.raises(EnvError, match=r"faulty \(number \d, at step 3\) failed: its worker process.*SIGKILL"):
             played(pool, 1)
 
 
 @BOTH
 def test_restart_voids_the_step_for_all(workers):
-    with lanes(partial(Faulty, faulty.raises, lane=2), workers, on_error="restart") as pool:
+    with pool_of(partial(Faulty, faulty.raises, number=2), workers, on_error="restart") as pool:
         first = pool.reset(0)
-        assert not first.over.any()
-        assert played(pool, 2).valid.all()
-        moved = played(pool, 1)
-        assert moved.valid.tolist() == [[YES, YES], [YES, YES], [NO, NO], [YES, YES]]
-        assert moved.truncated.tolist() == [[NO, NO], [NO, NO], [YES, YES], [NO, NO]]
+        assert not first.reset.any()
+        assert played(pool, 2).groups["all"].valid.all()
+        timestep = played(pool, 1)
+        moved = timestep.groups["all"]
+        assert moved.valid.tolist() == [YES, YES, YES, YES, NO, NO, YES, YES]
+        assert moved.truncated.tolist() == [NO, NO, NO, NO, YES, YES, NO, NO]
         assert not moved.terminated.any()
-        assert moved.over.tolist() == [NO, NO, YES, NO]
-        assert moved.reward.tolist() == [[1, 1], [1, 1], [0, 0], [1, 1]]
-        assert moved.absent.tolist() == moved.truncated.tolist()
-        assert same(jax.tree.map(lambda leaf: leaf[2], moved.obs), jax.tree.map(lambda leaf: leaf[2], moved.final_obs))
+        assert timestep.reset.tolist() == [NO, NO, YES, NO]
+        assert moved.reward.tolist() == [1, 1, 1, 1, 0, 0, 1, 1]
+        assert moved.alive.all(), "in the next episode, too"
+        assert moved.reset_mask.tolist() == moved.truncated.tolist()
+        np.testing.assert_array_equal(moved.obs[4:6], moved.final_obs[4:6])
         assert len(pool.notices) == 1
         again = played(pool, 1)
-        assert again.valid.all()
-        assert not again.over.any()
+        assert again.groups["all"].valid.all()
+        assert again.groups["all"].present.all()
+        assert not again.reset.any()
 
 
 @BOTH
 def test_restart_at_the_first_reset_loses_nothing(workers):
-    with lanes(partial(Faulty, in_reset=faulty.raises, lane=2, at=0), workers, on_error="restart") as pool:
+    with pool_of(partial(Faulty, in_reset=faulty.raises, number=2, at=0), workers, on_error="restart") as pool:
         first = pool.reset(0)
-        assert first.valid.all()
-        assert not any(flags.any() for flags in (first.absent, first.over, first.truncated))
+        own = first.groups["all"]
+        assert own.valid.all()
+        assert own.alive.all()
+        assert own.present.all()
+        assert not first.reset.any()
+        assert not own.truncated.any()
         assert len(pool.notices) == 1
 
 
@@ -486,14 +573,14 @@ def test_objects_factories_and_classes():
     for env in (Lifetimes, Lifetimes(), lambda: Lifetimes(), aec, aec()):
         source = make(env)
         assert source.spec.id == "lifetimes"
-        assert source.spec.team.agents == ("a_0", "a_1", "a_2")
+        assert source.spec.groups.agents == ("a_0", "a_1", "a_2")
     game = make(lambda: pettingzoo.make("aec", "classic/connect_four_v3"))
-    assert game.spec.team.agents == ("player_0", "player_1")
+    assert game.spec.groups.agents == ("player_0", "player_1")
     assert game.spec.max_steps is None
     assert make(SPREAD).spec.max_steps == 25
 
 
-def test_lanes_of_an_object_are_copies():
+def test_environments_of_an_object_are_copies():
     given = Lifetimes()
     given.reset()
     play(make(given), EnvConfig(workers=0), steps=3)
@@ -614,8 +701,8 @@ def test_a_game_with_turns_is_learned_from(tmp_path):
 @pytest.mark.parametrize("env", [SPREAD, TICTACTOE])
 def test_an_episode_is_filmed(env):
     source = make(env)
-    agent = TeamAgent(source.spec.team)
-    frames, fps = record(source, agent, EnvConfig(), seed=0)
+    agents = make_agents(source.spec.groups, settings.build({}), None)
+    frames, fps = record(source, agents, EnvConfig(), seed=0)
     pictures = list(frames)
     if env == SPREAD:
         assert fps == 10

@@ -31,7 +31,7 @@ def family():
 
 
 def fire():
-    """Send the signal, unless that was done; and wait until this process knows of it."""
+    """Send the signal, unless that was done; and wait until this process knows of it, if it ever will."""
     try:
         os.close(os.open(os.environ["SIGNALLED_MARK"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -45,7 +45,9 @@ def fire():
             os.kill(pid, NUMBER)
     from proximo.train.interrupt import Interrupt
 
-    noted, until = Interrupt._active, time.monotonic() + 5
+    noted, until = Interrupt._active, time.monotonic() + 60
+    if signal.getsignal(NUMBER) is signal.SIG_IGN:  # as by `nohup`
+        return
     while noted and noted.signal is None and not noted.saves and time.monotonic() < until:
         time.sleep(0.01)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import Quiet, app, check_loudness, flag, out
+from proximo.cli.common import NoPreset, Preset, Quiet, app, check_loudness, chosen_preset, flag, out
 from proximo.errors import TrainingError, UserError, printable
 from proximo.printing import safe
 
@@ -46,7 +46,8 @@ def experiment(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable."),
     ] = None,
-    preset: Annotated[bool, typer.Option(help="Start from the environments' tuned settings.")] = True,
+    preset: Preset = None,
+    no_preset: NoPreset = False,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", help="Runs side by side; as many as cores by default.", min=1)
     ] = None,
@@ -68,8 +69,8 @@ def experiment(
     if mlflow is not None and no_mlflow:
         raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     if resume is not None:
-        others = (what, trials, steps, seed, out_dir, config, assignments, mlflow)
-        if any(given is not None for given in others) or not preset or no_mlflow or dry_run:
+        others = (what, trials, steps, seed, out_dir, config, assignments, preset, mlflow)
+        if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
             raise UserError("--resume goes on with an experiment as it was planned; it takes only --jobs and --quiet.")
         plan, path = Plan.load(resume), resume
     else:
@@ -82,7 +83,7 @@ def experiment(
             if text is not None:
                 flags[name] = settings.convert(settings.find_setting(name), text)
         count = None if trials is None else flag("--trials", "env.num_envs", trials)
-        plan = make_plan(what, count, config, flags, preset)
+        plan = make_plan(what, count, config, flags, chosen_preset(preset, no_preset))
         path = out_dir or default_folder(plan.name)
     if dry_run:
         show_plan(plan, path, jobs)
@@ -104,7 +105,7 @@ def experiment(
         )
 
 
-def make_plan(what: str | None, count: int | None, config: Path | None, flags: Any, preset: bool) -> Any:
+def make_plan(what: str | None, count: int | None, config: Path | None, flags: Any, preset: bool | str) -> Any:
     """The plan that the command line asks for."""
     from proximo.experiment.plan import make_plan, make_trials, read_plan
 

@@ -17,11 +17,11 @@ SHORT_LIST = 40
 @app.command()
 def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids that contain this.")] = "") -> None:
     """List what can be trained on, by family, and what is missing."""
-    from proximo.envs import FAMILIES
+    from proximo.envs import families
     from proximo.presets import find_preset
 
     found = 0
-    for family in FAMILIES.values():
+    for family in families().values():
         title = f"[bold]{family.title}[/bold]  {family.about}"
         if not family.installed:
             out.print(f"{title}; not installed: {safe(family.install_command)}")

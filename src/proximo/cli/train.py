@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import Quiet, Verbose, app, check_loudness, flag, out
+from proximo.cli.common import NoPreset, Preset, Quiet, Verbose, app, check_loudness, chosen_preset, flag, out
 from proximo.errors import UserError
 from proximo.printing import make_rich, safe
 
@@ -30,6 +30,9 @@ Examples:
 """
 
 
+CHANGED = "--set changes them, `proximo settings` lists them, `proximo experiment` compares."
+
+
 @app.command(help=TRAIN_HELP)
 def train(
     env: Annotated[
@@ -48,7 +51,8 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
-    preset: Annotated[bool, typer.Option(help="Start from the environment's tuned settings.")] = True,
+    preset: Preset = None,
+    no_preset: NoPreset = False,
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Where MLflow is; runs/mlflow.db by default.")
     ] = None,
@@ -60,6 +64,7 @@ def train(
     check_loudness(quiet, verbose)
     if mlflow is not None and no_mlflow:
         raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
+    which = chosen_preset(preset, no_preset)
     flags = settings.from_assignments(assignments or [])
     switch = False if no_mlflow else None if mlflow is None else True
     for path, text in (
@@ -75,15 +80,18 @@ def train(
             "Say what to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists what there is."
         )
     # JAX loads from here on; mistakes above are answered without the wait.
-    from proximo.presets import find_preset, remarks
+    from proximo.presets import choose_preset, remarks, without_preset
     from proximo.track.console import Console, Display
     from proximo.train.trainer import PPOTrainer
 
-    tuned = find_preset(env_id) if preset else {}
+    tuned = choose_preset(which, env_id)
     resolved = settings.build(tuned, given, flags)
-    for sentence in () if quiet else remarks(env_id, tuned, given | flags, "--no-preset"):
-        out.print(f"[dim]{safe(sentence)}[/dim]")
+    said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
+    if which is True and not tuned and config is None:
+        said.append(without_preset(trainer.config, CHANGED))
+    for sentence in () if quiet else said:
+        out.print(f"[dim]{safe(sentence)}[/dim]")
     run_to_end(trainer)
 
 
@@ -168,20 +176,21 @@ def evaluate(
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
     messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
-        from proximo.evaluate import make_evaluator
-        from proximo.record import film
+        from proximo.policy.behaviour import Learners, actors
+        from proximo.rollout.evaluate import make_evaluator
+        from proximo.rollout.video import film
         from proximo.run import open_run
         from proximo.tables import evaluation_table
 
-        agent, source = open_run(path, config, which)
+        agents, source = open_run(path, config, which)
         videos: list[str] = []
         notices: list[str] = []
         how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agent, config.env, used, *how)
+            videos, notices = film(path / "videos" / which, source, agents, config.env, used, *how)
         evaluator = make_evaluator(
-            source, agent.policy, num_episodes, config.env, used, config.track.success_return, *how
+            source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
         )
 
         def tell() -> bool:
@@ -189,7 +198,7 @@ def evaluate(
             return False
 
         try:
-            outcome = evaluator(agent.params, agent.obs_stats, tell)
+            outcome = evaluator(actors(agents.groups), tell)
         finally:
             evaluator.close()
     assert outcome is not None, "nobody stopped it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         HostSource,
         JaxEnv,
         JaxTeamEnv,
+        LaneStep,
         Roster,
         TeamTransition,
         Timestep,
@@ -35,10 +37,12 @@ __all__ = [
     "HostSource",
     "JaxEnv",
     "JaxTeamEnv",
+    "LaneStep",
     "Roster",
     "TeamTransition",
     "Timestep",
     "Transition",
+    "families",
     "make",
 ]
 
@@ -97,6 +101,21 @@ FAMILIES = {
 }
 
 
+ENTRY_POINTS = "proximo.envs"
+"""The group of entry points by which other packages bring families: a prefix, and the adapter's module."""
+
+
+def families() -> dict[str, Family]:
+    """The built-in ones, and those that installed packages bring, which cannot replace a built-in one. Nothing is
+    imported for that."""
+    found = dict(FAMILIES)
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        package = entry.value.partition(".")[0]
+        whose = entry.dist.name if entry.dist is not None else package
+        found.setdefault(entry.name, Family(entry.name, package, entry.value, f"from the package {whose}"))
+    return found
+
+
 def make(env: Any) -> JaxEnv | HostSource:
     """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory."""
     from proximo.envs.api import HostSource, JaxEnv, JaxTeamEnv
@@ -105,14 +124,15 @@ def make(env: Any) -> JaxEnv | HostSource:
         return _by_id(env)
     if isinstance(env, HostSource):
         return env
-    for family in FAMILIES.values():
+    for family in families().values():
         # An object of a package that nobody imported cannot exist; importing them all to ask would take seconds.
         if family.package in sys.modules and family.module().accepts(env):
             return _wrapped(family, env)
     if isinstance(env, JaxTeamEnv):
-        from proximo.envs.compiled.team import GatheredEnv
+        from proximo.envs.compiled.agents import ManyAgents
 
-        return GatheredEnv(env)
+        many: Any = ManyAgents(env)
+        return many
     if isinstance(env, JaxEnv):
         return env
     raise UserError(
@@ -133,23 +153,12 @@ def _wrapped(family: Family, env: Any) -> JaxEnv | HostSource:
         raise
 
 
-def stacked(source: JaxEnv | HostSource, num: int) -> JaxEnv | HostSource:
-    """`source`, showing its last `num` observations at once."""
-    if num == 1:
-        return source
-    if source.spec.team is not None:
-        raise UserError(f"env.frame_stack={num} is for one agent, and {source.spec.id} has many; leave it at 1.")
-    from proximo.envs.api import HostSource
-    from proximo.envs.stack import StackedEnv, StackedSource
-
-    return StackedSource(source, num) if isinstance(source, HostSource) else StackedEnv(source, num)
-
-
 def _by_id(env_id: str) -> JaxEnv | HostSource:
     prefix, slash, name = env_id.partition("/")
-    if slash and prefix in FAMILIES:
-        return FAMILIES[prefix].module().make(name)
-    near = difflib.get_close_matches(prefix, FAMILIES, 1, 0.7)
+    known = families() if slash else FAMILIES
+    if slash and prefix in known:
+        return known[prefix].module().make(name)
+    near = difflib.get_close_matches(prefix, known, 1, 0.7)
     if slash and near:
         raise UserError(f"There is no environment family {prefix}; did you mean {near[0]}/{name}?")
     return FAMILIES[""].module().make(env_id)

@@ -1,25 +1,77 @@
 """What an environment is to the rest of Proximo.
 
-A *lane* is one stream of experience (an environment; later, one agent of one). Everything downstream sees
-arrays with a leading axis of L lanes and never asks what kind of environment made them.
+There are two axes. E environments are what is reset, seeded, restored and counted. L = E * K lanes are what networks,
+advantages and minibatches see: a lane is one agent of one environment, lane = env * K + member, for each group of K
+agents that share a policy. Nothing downstream asks what kind of environment made them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import gymnasium
 import jax
 from flax import struct
 
-from proximo.config import EnvConfig
+from proximo.config import AgentsConfig, EnvConfig
+from proximo.envs.groups import Group as Group
+from proximo.envs.groups import Groups as Groups
 from proximo.envs.spec import EnvSpec as EnvSpec
-from proximo.teams import Roster as Roster
-from proximo.teams import Team as Team
 
-Tree = Any
-"""A pytree of arrays."""
+PyTree = Any
+"""A tree of arrays."""
 Array = Any
 """An array of JAX inside the compiled program, of NumPy outside."""
+
+
+@struct.dataclass
+class LaneStep:
+    """What the lanes of one group report after a step. Same-step auto-reset: where an episode ended, `obs` and
+    `action_mask` already belong to the next one, while reward, flags and `final_obs` belong to the step that was taken.
+
+    The last three are None where agents are never absent and always act.
+    """
+
+    obs: PyTree  # [L, ...]
+    action_mask: PyTree  # [L, ...] bool, or None
+    reward: Array  # [L] float32; 0 of agents that are not there
+    terminated: Array  # [L] bool: the episode reached an end; nothing follows it
+    truncated: Array  # [L] bool: the episode was cut; its value goes on
+    final_obs: PyTree  # [L, ...] the observation that the step led to, also where the environment was reset
+    valid: Array  # [L] bool: this action counted; false for a filler step or an absent agent
+    present: Array | None = None  # [L] bool: there when the step was taken
+    alive: Array | None = None  # [L] bool: there after it, in the next episode where that has begun
+    acts: Array | None = None  # [L] bool: whose next action counts
+
+    @property
+    def ended(self) -> Array:
+        return self.terminated | self.truncated
+
+    @property
+    def reset_mask(self) -> Array:
+        """[L] after which steps memory is empty, see `reset_mask`."""
+        return reset_mask(self)
+
+
+def reset_mask(step: Any) -> Array:
+    """After which steps memory is empty: where an episode ended, and where nothing counted. Of agents that may be
+    absent: where one was not there before the step, or is not after it."""
+    if step.alive is None or step.present is None:
+        return step.terminated | step.truncated | ~step.valid
+    return step.terminated | step.truncated | ~step.alive | ~step.present
+
+
+@struct.dataclass
+class Timestep:
+    """What E environments report after a step: the lanes of each group, and what belongs to environments."""
+
+    groups: dict[str, LaneStep]
+    reset: Array  # [E] bool: an episode came to its end, for all who were in it, and the next one has begun
+    success: Array  # [E] int8: of an episode that ended, 1 or 0 as the environment says; -1 where it does not
+    critic_state: PyTree = None  # [E, ...] what only critics see, or None
+    final_critic_state: PyTree = None  # [E, ...] what the step led to, as `final_obs`
 
 
 @struct.dataclass
@@ -27,36 +79,51 @@ class Transition:
     """What one JAX environment reports after `reset` or `step`; no leading axis.
 
     `action_mask` is true for allowed actions, or None. `success` is whether a finished episode succeeded,
-    or None where the environment does not say. `final_obs` is only set by an environment that resets itself:
-    the true last observation, while `obs` already belongs to the next episode.
-
-    With many agents (see `TeamTransition`), reward and flags are [A], and so are `alive` and `acts`; `over` is one.
+    or None where the environment does not say. `critic_state` is what only the critic sees (`spec.critic_state_space`).
+    `final_obs` and `final_critic_state` are only set by an environment that resets itself: the true last ones, while
+    `obs` already belongs to the next episode.
     """
 
-    obs: Tree
+    obs: PyTree
     reward: Any = 0.0
     terminated: Any = False
     truncated: Any = False
-    action_mask: Tree = None
+    action_mask: PyTree = None
     success: Any = None
-    final_obs: Tree = None
-    alive: Any = None
-    acts: Any = None
-    over: Any = None
+    final_obs: PyTree = None
+    critic_state: PyTree = None
+    final_critic_state: PyTree = None
 
 
 @runtime_checkable
 class JaxEnv(Protocol):
     """One environment as two pure functions; write one of these to train on an environment of your own.
 
-    `step` does not reset: lanes do that, and only when some episode ended.
+    `step` does not reset: that is done for all environments at once, and only when some episode ended. Both may take a
+    keyword `task`, with a default: they get it where a curriculum sets one, and are called without where none does.
     """
 
     spec: EnvSpec
 
-    def reset(self, key: jax.Array) -> tuple[Tree, Transition]: ...
+    def reset(self, key: jax.Array) -> tuple[PyTree, Transition]: ...
 
-    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]: ...
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, Transition]: ...
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who there is in an environment with many agents, in its own order, before they are put into groups."""
+
+    observation_spaces: Mapping[str, gymnasium.Space]
+    action_spaces: Mapping[str, gymnasium.Space]
+    groups: Mapping[str, tuple[str, ...]] | None = None
+    """The environment's own; None: by the names of the agents, without the numbers at their ends."""
+    critic_state_space: gymnasium.Space | None = None
+    """Of what the environment knows of itself as a whole, where it says so."""
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        return tuple(self.observation_spaces)
 
 
 @struct.dataclass
@@ -65,18 +132,19 @@ class TeamTransition:
 
     An agent takes part while it is `alive`; one that dies is terminated or truncated in that step, and one that joins
     becomes alive. `acts` says whose next action counts (in games with turns); None: of all who are alive. An episode
-    is `over` when the environment is to be reset; None: when nobody is alive. `state` is what a central critic may see.
+    is `over` when the environment is to be reset; None: when nobody is alive. `critic_state` is what a central critic
+    may see.
     """
 
-    obs: dict[str, Tree]
+    obs: dict[str, PyTree]
     reward: dict[str, Any]
     terminated: dict[str, Any]
     truncated: dict[str, Any]
     alive: dict[str, Any]
     acts: dict[str, Any] | None = None
     over: Any = None
-    action_mask: dict[str, Tree] | None = None
-    state: Tree = None
+    action_mask: dict[str, PyTree] | None = None
+    critic_state: PyTree = None
     success: Any = None
 
 
@@ -92,94 +160,59 @@ class JaxTeamEnv(Protocol):
     roster: Roster
     max_steps: int | None
 
-    def reset(self, key: jax.Array) -> tuple[Tree, TeamTransition]: ...
+    def reset(self, key: jax.Array) -> tuple[PyTree, TeamTransition]: ...
 
-    def step(self, key: jax.Array, state: Tree, actions: dict[str, Tree]) -> tuple[Tree, TeamTransition]: ...
-
-
-@struct.dataclass
-class Timestep:
-    """What L lanes report after a step. Same-step auto-reset: where an episode ended, `obs` and `action_mask`
-    already belong to the next one, while reward, flags and `final_obs` belong to the step that was taken.
-
-    With many agents, reward and flags are [L, A], in the order of `spec.team`: a lane here is an environment, until the
-    rollout is taken apart. Rewards of agents that are not alive are 0.
-    """
-
-    obs: Tree  # [L, ...]
-    action_mask: Tree  # [L, ...] bool, or None
-    reward: Array  # [L] float32
-    terminated: Array  # [L] bool: the episode reached an end; nothing follows it
-    truncated: Array  # [L] bool: the episode was cut; its value goes on
-    final_obs: Tree  # [L, ...] the observation that the step led to, also where the lane was reset
-    valid: Array  # [L] bool: false for a filler step or an absent agent
-    success: Array | None  # [L] bool, or None where the environment does not say
-    over: Array | None = None  # [L] bool with many agents: the environment was reset
-    absent: Array | None = None  # [L, A] bool with many agents: not there after the step, as all are when it is over
-    there: Array | None = None  # [L, A] bool with many agents: there before the step
-    acts: Array | None = None  # [L, A] bool with many agents: whose next action counts
-
-    @property
-    def ended(self) -> Array:
-        return self.terminated | self.truncated
-
-    @property
-    def finished(self) -> Array:
-        """[L] where an episode came to its end, for all who were in it."""
-        return self.ended if self.over is None else self.over
-
-    @property
-    def forgotten(self) -> Array:
-        """After which steps memory is empty: where an episode ended, and where nothing counted. Of many agents: where
-        one was not there before the step, or is not after it."""
-        if self.absent is None or self.there is None:
-            return self.ended | ~self.valid
-        return self.ended | self.absent | ~self.there
+    def step(self, key: jax.Array, state: PyTree, actions: dict[str, PyTree]) -> tuple[PyTree, TeamTransition]: ...
 
 
 class CompiledEnv(Protocol):
-    """L lanes inside a compiled program."""
+    """E environments inside a compiled program. Actions are a dictionary by group, leaves [L, ...]. A `task` [E, ...]
+    goes to each environment, where there is one."""
 
     spec: EnvSpec
-    num_lanes: int
+    num_envs: int
 
-    def reset(self, key: jax.Array) -> tuple[Tree, Timestep]: ...
+    def reset(self, key: jax.Array, task: PyTree = None) -> tuple[PyTree, Timestep]: ...
 
-    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Timestep]: ...
+    def step(
+        self, key: jax.Array, state: PyTree, action: dict[str, PyTree], task: PyTree = None
+    ) -> tuple[PyTree, Timestep]: ...
 
 
-Batch = tuple[slice, ...]
-"""Groups of lanes that are exchanged with the policy together."""
+Part = tuple[slice, ...]
+"""Environments that are exchanged with the policy together, as slices that lie side by side."""
 
 
 class HostEnv(Protocol):
-    """L lanes of environments that run outside the compiled program, in this process or in others.
+    """E environments that run outside the compiled program, in this process or in others.
 
-    Each of the `batches` is stepped on its own: `send` gives it actions, `recv` waits until they are done.
-    Between the two, other batches can be served. What `recv` returns are views that hold until the next `send`.
+    Each of the `parts` is stepped on its own: `send` gives it actions, a dictionary by group with leaves [L, ...], and
+    `recv` waits until they are done. Between the two, other parts can be served. What `recv` returns are views that
+    hold until the next `send`.
     """
 
     spec: EnvSpec
-    num_lanes: int
-    batches: tuple[Batch, ...]
+    num_envs: int
+    parts: tuple[Part, ...]
     notices: list[str]
     """What the user should know, in sentences; whoever shows them takes them away."""
 
-    def reset(self, seed: int) -> Timestep:
-        """All lanes at the start of an episode; lane i is seeded `seed + i`."""
+    def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
+        """All environments at the start of an episode; environment i is seeded `seed + i`. The `options` go to the
+        `reset` of each."""
         ...
 
-    def send(self, batch: int, action: Tree) -> None: ...
+    def send(self, part: int, action: dict[str, PyTree]) -> None: ...
 
-    def recv(self, batch: int) -> Timestep: ...
+    def recv(self, part: int) -> Timestep: ...
 
     def get_states(self) -> list[bytes | None]:
-        """Where each lane is, between steps: all there is to go on from; None where a lane cannot be restored."""
+        """Where each environment is, between steps: all there is to go on from; None where one cannot be restored."""
         ...
 
     def set_states(self, states: list[bytes]) -> bool:
-        """Put all lanes where they were, after `reset`; with any number of workers. False if that cannot be done: then
-        the lanes are as `reset` left them, and a notice says why."""
+        """Put all environments where they were, after `reset`; with any number of workers. False if that cannot be
+        done: then they are as `reset` left them, and a notice says why."""
         ...
 
     def close(self) -> None: ...
@@ -187,15 +220,27 @@ class HostEnv(Protocol):
 
 @runtime_checkable
 class HostSource(Protocol):
-    """Where lanes of a host environment come from."""
+    """Where host environments come from."""
 
     spec: EnvSpec
 
-    def lanes(self, num_envs: int, env: EnvConfig) -> HostEnv:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> HostEnv:
         """`num_envs` environments, run as `env` says."""
         ...
 
 
-def lanes_of(batch: Batch) -> slice:
-    """The lanes of a batch's groups, which lie side by side."""
-    return slice(batch[0].start, batch[-1].stop)
+@runtime_checkable
+class Regrouped(Protocol):
+    """An environment whose agents can be put into other groups."""
+
+    def with_groups(self, agents: AgentsConfig) -> Any: ...
+
+
+def envs_of(part: Part) -> slice:
+    """The environments of a part, which lie side by side."""
+    return slice(part[0].start, part[-1].stop)
+
+
+def lanes_of(envs: slice, size: int) -> slice:
+    """The lanes that a group of `size` members has in these environments."""
+    return slice(envs.start * size, envs.stop * size)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import gymnasium
 
-from proximo.spaces import mask_shape
-from proximo.teams import Team
+from proximo.envs.groups import Groups, one_group
 
 
 @dataclass(frozen=True)
@@ -16,22 +16,20 @@ class EnvSpec:
 
     id: str
     observation_space: gymnasium.Space
+    """Of its agent; of many, a dictionary by agent."""
     action_space: gymnasium.Space
     max_steps: int | None = None
     """The environment's own time limit, where it has one."""
     has_mask: bool = False
     """Whether it says at each step which actions are allowed (host environments; compiled ones show it)."""
-    team: Team | None = None
-    """The agents, where there are many. Observations are then {"agents": {group: [K, ...]}, "state": ...}, actions are
-    {group: [K, ...]}, and the mask is one vector: agent by agent, in the team's order."""
+    critic_state_space: gymnasium.Space | None = None
+    """Of what its critic may see besides, in training: the `critic_state`."""
+    team: Groups | None = None
+    """The groups of its agents, where there are many."""
 
-    @property
-    def mask_shape(self) -> tuple[int, ...]:
-        if self.team is None:
-            return mask_shape(self.action_space)
-        return (sum(self.team.mask_sizes[name] * len(members) for name, members in self.team.groups.items()),)
-
-
-def team_spec(env_id: str, team: Team, max_steps: int | None, has_mask: bool = False) -> EnvSpec:
-    """The description of an environment of many agents."""
-    return EnvSpec(env_id, team.observation_space(), team.action_space(), max_steps, has_mask, team)
+    @cached_property
+    def groups(self) -> Groups:
+        """Its agents, in groups that share a policy."""
+        if self.team is not None:
+            return self.team
+        return one_group(self.observation_space, self.action_space, self.has_mask, self.critic_state_space)

@@ -13,6 +13,7 @@ from proximo.errors import UserError, printable
 from proximo.experiment import charts
 from proximo.experiment.outcomes import Outcome, read_outcome
 from proximo.experiment.panels import svg
+from proximo.experiment.plan import run_folder
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
 from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
@@ -105,13 +106,18 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
     try:
         runs = read_json(file, LARGEST_PLAN)["runs"]
         plan = [
-            {"path": str(run["path"]), "trial": str(run["trial"]), "env": str(run["env"]), "seed": int(run["seed"])}
+            {
+                "path": run_folder(run["path"], folder),
+                "trial": str(run["trial"]),
+                "env": str(run["env"]),
+                "seed": int(run["seed"]),
+            }
             | {"overrides": dict(run.get("overrides") or {})}
             for run in runs
         ]
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from None
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
         raise UserError(f"{file} is damaged: it must list `runs` with path, trial, env and seed.") from None
     if not plan:
         raise UserError(f"{file} lists no runs.")

@@ -17,7 +17,7 @@ MAX_POINTS = 400
 MISSING, DAMAGED = "missing", "damaged"
 ERROR = "error.txt"
 """In the folder of a run: what ended the last attempt."""
-UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Curve(NamedTuple):

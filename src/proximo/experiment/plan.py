@@ -16,7 +16,7 @@ from proximo import settings
 from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
 from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
-from proximo.presets import find_preset
+from proximo.presets import choose_preset
 from proximo.settings import Values
 from proximo.track.store import RUNS
 from proximo.yaml_file import read_yaml
@@ -96,7 +96,7 @@ def make_plan(
     trials: Sequence[Trial],
     base: Values,
     flags: Values,
-    preset: bool = True,
+    preset: bool | str = True,
     name: str | None = None,
 ) -> Plan:
     """Every trial on every environment with each of its seeds.
@@ -112,7 +112,7 @@ def make_plan(
     _check_count(len(envs) * sum(len(trial.seeds) for trial in trials))
     runs, taken = list[PlannedRun](), set[str]()
     for env, trial in itertools.product(envs, trials):
-        tuned = find_preset(env) if preset else {}
+        tuned = choose_preset(preset, env)
         shared = settings.build(tuned, base, trial.overrides, flags, {"env.id": env})
         for seed in trial.seeds:
             config = dataclasses.replace(shared, seed=settings.convert(settings.find_setting("seed"), seed))
@@ -128,7 +128,7 @@ def make_plan(
     return Plan(name or (envs[0] if len(envs) == 1 else "experiment"), tuple(runs))
 
 
-def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: bool = True) -> Plan:
+def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: bool | str = True) -> Plan:
     """The plan that a YAML file describes. `num_seeds` replaces the file's seeds; `seed` among the flags is the first
     of those that are given as a number."""
     given = read_yaml(path)
@@ -141,13 +141,20 @@ def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: b
     base = settings.from_mapping(given.get("base") or {}, f"base in {path}")
     envs = [flags.pop("env.id")] if "env.id" in flags else given.get("envs", base.get("env.id"))
     wanted = given.get("preset", True)
-    if type(wanted) is not bool:
-        raise UserError(f"preset in {path} must be true or false, not {quoted(wanted)}.")
+    if not isinstance(wanted, bool | str):
+        raise UserError(f"preset in {path} must be true, false or a name, not {quoted(wanted)}.")
     first = flags.pop("seed", base.pop("seed", 0))
     seeds = num_seeds or given.get("seeds", 5)
     trials = make_trials(given.get("trials"), given.get("grid"), seeds, first, str(path), num_seeds is not None)
     base.pop("env.id", None)
-    return make_plan(env_list(envs, str(path)), trials, base, flags, preset and wanted, given.get("name") or path.stem)
+    return make_plan(
+        env_list(envs, str(path)),
+        trials,
+        base,
+        flags,
+        wanted if preset is True else preset,
+        given.get("name") or path.stem,
+    )
 
 
 def make_trials(
@@ -279,7 +286,12 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _loaded(run: dict[str, Any], out: Path) -> PlannedRun:
     config = settings.build(settings.from_mapping(run["settings"], str(out / PLAN)))
     overrides = settings.from_mapping(run["overrides"], str(out / PLAN))
-    folder = str(run["path"])
+    return PlannedRun(str(run["trial"]), overrides, config, run_folder(run["path"], out))
+
+
+def run_folder(path: Any, out: Path) -> str:
+    """The folder of a run, as the plan in `out` names it; one that no experiment has made is refused."""
+    folder = str(path)
     if not re.fullmatch(r"runs/[\w.=+-]+", folder) or ".." in folder:
         raise UserError(f"{out / PLAN} names the folder {folder!r}, which is not one of an experiment.")
-    return PlannedRun(str(run["trial"]), overrides, config, folder)
+    return folder

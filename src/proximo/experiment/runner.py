@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from proximo import envs, settings
@@ -45,10 +46,12 @@ from proximo.track.console import Console
 from proximo.track.runs import COMPLETE, is_running
 from proximo.train.checkpoint import steps
 from proximo.train.interrupt import Interrupt
+from proximo.train.setup import named_own
 from proximo.train.trainer import PPOTrainer
 
 Message = dict[str, Any]
 REPORT_SECONDS = 0.25
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 LET_GO_SECONDS = 20.0
 """How long a process whose experiment was killed may take to save its run."""
 
@@ -59,19 +62,22 @@ def run_single_experiment(
     env: Any = None,
     console: Console | None = None,
     tracked: bool = True,
+    loss: Any = None,
+    optimizer: Any = None,
 ) -> dict[str, Any]:
     """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
 
     `config` is a `Config`, or, over the environment's preset, a mapping or a YAML file. Without `out`, a new folder
-    under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it. `tracked`
-    feeds MLflow, as far as the settings want that.
+    under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it; `loss` and
+    `optimizer` are as for `PPOTrainer`. `tracked` feeds MLflow, as far as the settings want that.
     """
+    own = {"loss": loss, "optimizer": optimizer}
     if out is None:
-        trainer = PPOTrainer(env, config=config, console=console)
+        trainer = PPOTrainer(env, config=config, console=console, **own)
     elif _let_go(Path(out)):
-        trainer = PPOTrainer.resume(out, env, console=console)
+        trainer = PPOTrainer.resume(out, env, console=console, **own)
     else:
-        trainer = PPOTrainer(env, config=config, out=out, console=console)
+        trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
     trainer.tracked = tracked
     return trainer.train()
 
@@ -93,9 +99,11 @@ def run_multiple_experiments(
     seeds: int | Sequence[int] = 5,
     config: Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,
-    preset: bool = True,
+    preset: bool | str = True,
     jobs: int | None = None,
     progress: Progress | None = None,
+    loss: Any = None,
+    optimizer: Any = None,
     **keywords: Any,
 ) -> dict[str, Any]:
     """Train every trial on every environment with every seed, and compare; returns what `summary.json` holds.
@@ -105,13 +113,14 @@ def run_multiple_experiments(
 
     `env` is an id or a list of ids, an environment, or a factory. `seeds` is their number (0, 100,000, ...), or a list.
     Settings for all runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by
-    side; as many as there are processor cores by default.
+    side; as many as there are processor cores by default. `loss` and `optimizer` are as for `PPOTrainer`, for all runs.
     """
+    own = {"loss": loss, "optimizer": optimizer}
     if isinstance(config, str | Path):
         given = settings.from_file(Path(config))
     else:
         given = settings.from_mapping(config or {}, "config")
-    flags = settings.from_keywords(keywords)
+    flags = settings.from_keywords(keywords) | {"ppo.own": named_own(own)}
     named = isinstance(env, str | list | tuple) or env is None
     ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [envs.make(env).spec.id]
     first = flags.pop("seed", given.pop("seed", 0))
@@ -120,18 +129,28 @@ def run_multiple_experiments(
     plan = replace(make_plan(ids, chosen, given, flags, preset), by_id=named)
     path = Path(out) if out is not None else default_folder(plan.name)
     plan.save(path)
-    return carry_out(plan, path, jobs, progress, None if named else env)
+    return carry_out(plan, path, jobs, progress, None if named else env, own)
 
 
 def carry_out(
-    plan: Plan, out: Path, jobs: int | None = None, progress: Progress | None = None, env: Any = None
+    plan: Plan,
+    out: Path,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    env: Any = None,
+    own: Mapping[str, Any] = NOTHING,
 ) -> dict[str, Any]:
     """Train what is missing of the experiment in `out`, and write its results. `env` is the environment, where it was
-    handed in as an object."""
+    handed in as an object; `own` are the loss and the optimizer, where they were."""
     if env is None and not plan.by_id:
         raise UserError(
             f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
             f"with proximo.experiment.runner.carry_out(Plan.load(out), out, env=env)."
+        )
+    for name in sorted({name for run in plan.runs for name in run.config.ppo.own} - set(named_own(own))):
+        raise UserError(
+            f"The experiment in {out} has a {name} that was handed in; hand it in again, with "
+            f"proximo.experiment.runner.carry_out(Plan.load(out), out, own={{'{name}': ...}})."
         )
     out = out.absolute()  # an environment may change the working directory
     progress, cores = progress or Progress(), available_cores()
@@ -142,11 +161,17 @@ def carry_out(
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is being carried out by another process.")
-        return _carry_out(plan, out, jobs, progress, env, cores)
+        return _carry_out(plan, out, jobs, progress, env, own, cores)
 
 
 def _carry_out(
-    plan: Plan, out: Path, jobs: int | None, progress: Progress, env: Any, cores: list[int]
+    plan: Plan,
+    out: Path,
+    jobs: int | None,
+    progress: Progress,
+    env: Any,
+    own: Mapping[str, Any],
+    cores: list[int],
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
     compiled = find_compiled(missing, env)
@@ -158,7 +183,7 @@ def _carry_out(
     with Interrupt() as interrupt, progress:
         tracker.start()
         try:
-            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own)
             with same_for_all(env):
                 slots.run()
             summary = summarize(plan, out)
@@ -220,14 +245,15 @@ class Slots:
         env: Any,
         progress: Progress,
         interrupt: Interrupt,
+        own: Mapping[str, Any] = NOTHING,
     ):
         self._waiting = [(shape_of(run.config), run) for run in runs]
         self._at_work: Counter[Hashable] = Counter()
-        self._out, self._count, self._cores, self._env = out, count, cores, env
+        self._out, self._count, self._cores, self._env, self._own = out, count, cores, env, own
         self._progress, self._interrupt = progress, interrupt
         self._lock = threading.Lock()
         self._compiled = compiled
-        self._packed = _packed(env, {run.config.env.id for run in runs} - compiled)
+        self._packed = _packed(env, {run.config.env.id for run in runs} - compiled, own)
 
     def run(self) -> None:
         """Returns when all runs have ended, or were stopped."""
@@ -263,7 +289,7 @@ class Slots:
         """Train one run, here or in the worker; how it ended."""
         path, tell = self._out / run.folder, partial(self._progress.tell, run)
         if run.config.env.id in self._compiled:
-            return attempt(run.config, path, self._env, tell)
+            return attempt(run.config, path, self._env, tell, self._own)
         assert worker is not None
         job = {"settings": settings.to_mapping(run.config), "path": str(path), "packed": self._packed}
         end = worker.run(job, tell, self._interrupt)
@@ -288,14 +314,21 @@ class Slots:
         return cores[slot * len(cores) // count : (slot + 1) * len(cores) // count]
 
 
-def _packed(env: Any, ids: set[str]) -> str:
+def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
     """What other processes need to make the environments: the one that was handed in, or what is registered here under
-    their ids, maybe by the user's script, which those processes do not run."""
+    their ids, maybe by the user's script, which those processes do not run. And what else was handed in."""
     import cloudpickle
     import gymnasium
 
     registered = [gymnasium.registry[name] for name in sorted(ids) if name in gymnasium.registry]
-    return base64.b64encode(cloudpickle.dumps((env if ids else None, registered))).decode()
+    try:
+        packed = cloudpickle.dumps((env, registered, dict(own)) if ids else (None, [], {}))
+    except Exception as error:  # whatever the user's own code does
+        raise UserError(
+            f"What was handed in cannot be sent to the processes that train on {', '.join(sorted(ids))} "
+            f"({type(error).__name__}: {error})."
+        ) from None
+    return base64.b64encode(packed).decode()
 
 
 def shape_of(config: Config) -> Hashable:
@@ -303,11 +336,13 @@ def shape_of(config: Config) -> Hashable:
     return config.env.id, split(config)[0]
 
 
-def attempt(config: Config, path: Path, env: Any, tell: Callable[[Message], None]) -> Message:
+def attempt(
+    config: Config, path: Path, env: Any, tell: Callable[[Message], None], own: Mapping[str, Any] = NOTHING
+) -> Message:
     """Train one run, whatever happens; a message that says how it ended."""
     reporter = Reporter(tell)
     try:
-        result = run_single_experiment(config, path, env, reporter, tracked=False)
+        result = run_single_experiment(config, path, env, reporter, tracked=False, **own)
         ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
         return {"end": ended, "seconds": result["wall_seconds"]}
     except ProximoError as error:

@@ -152,14 +152,14 @@ def _train(job: Job, say: Callable[[Message], None]) -> Message:
     from proximo.experiment.runner import attempt
 
     try:
-        env, registered = cloudpickle.loads(base64.b64decode(job["packed"]))
+        env, registered, own = cloudpickle.loads(base64.b64decode(job["packed"]))
     except Exception as error:  # whatever the user's own code does
-        words = f"The environment cannot be made in another process: {type(error).__name__}: {error}."
+        words = f"What was handed in cannot be made in another process: {type(error).__name__}: {error}."
         return {"end": "failed", "sentence": words}
     for spec in registered:
         gymnasium.registry.setdefault(spec.id, spec)
     config = settings.build(settings.from_mapping(job["settings"], "the job"))
-    return attempt(config, Path(job["path"]), env, say)
+    return attempt(config, Path(job["path"]), env, say, own)
 
 
 if __name__ == "__main__":

@@ -19,18 +19,24 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, initial_stats
-from proximo.policy.policy import Policy, part_of, shared_policy
+from proximo.policy.own import Own, as_own, own_parts
+from proximo.policy.policy import ALL, Policy, part_of, shared_policy
+from proximo.policy.policy import OWN as OWN_OBS
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
 from proximo.policy.state_dict import write_state_dict
 from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
 
-Tree = Any
+PyTree = Any
 NETWORKS = (["actor", "critic"], ["actor"], ["critic"])
 """What a file may hold."""
 OWN = (
     "Its networks are not built-in ones: hand in again what they were made with, as `network=` of PPOAgent.load or "
     "PPOTrainer.resume"
+)
+OWN_DISTRIBUTION = (
+    "Its distribution of actions is not a built-in one: hand in again what made it, as `distribution=` of "
+    "PPOAgent.load or PPOTrainer.resume"
 )
 
 
@@ -41,7 +47,7 @@ class PPOAgent:
         action = agent.act(obs)          # one observation, or a batch of them
 
     A saved file holds networks, spaces, statistics and settings, and needs nothing else to be loaded; networks of your
-    own (`network`, see docs/networks.md) are the exception: they are handed in again.
+    own (`network`, see docs/networks.md), or a `distribution`, are the exception: they are handed in again.
 
     A new one is made for a pair of spaces, or, for vectors and discrete actions, for two sizes:
     `PPOAgent(observation_dim=4, action_dim=2)`.
@@ -52,8 +58,8 @@ class PPOAgent:
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
         config: Config | None = None,
-        params: Tree = None,
-        obs_stats: Tree = None,
+        params: PyTree = None,
+        obs_stats: PyTree = None,
         network: Any = None,
         critic_space: spaces.Space | None = None,
         reward_stats: RunningStats | None = None,
@@ -61,7 +67,9 @@ class PPOAgent:
         *,
         observation_dim: int | None = None,
         action_dim: int | None = None,
+        distribution: Any = None,
     ):
+        network = own_parts(network, distribution)
         self.by_sizes = observation_space is None
         """Whether it was made for sizes: the environment that it is trained on says more, see `fit`."""
         if observation_space is None or action_space is None:
@@ -70,6 +78,7 @@ class PPOAgent:
             raise UserError("Spaces already have sizes; give PPOAgent either spaces or observation_dim and action_dim.")
         self.config = config or Config()
         self.network = network
+        """What was handed in instead of built-in networks, or of a built-in distribution."""
         self.role: dict[str, Any] | None = None
         """Of one of many agents: its group, and who is in it."""
         given = (observation_space, action_space, self.config.network, self.config.normalize)
@@ -86,7 +95,7 @@ class PPOAgent:
         self.policy = policy
         self._act = jit(self._act_batch, static_argnames="deterministic")
         self._value = jit(policy.value)
-        self._memory: dict[str, Tree] = {}
+        self._memory: dict[str, PyTree] = {}
 
     def fit(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         """Take over an environment's spaces, with its bounds and types, if this agent was made for sizes alone and
@@ -99,7 +108,7 @@ class PPOAgent:
         self._follow(shared_policy(*given, self.network))
         self.by_sizes = False
 
-    def _fresh(self) -> Tree:
+    def _fresh(self) -> PyTree:
         init = cached(key_of("init", self.policy.key), lambda: jit(self.policy.init))
         return init(network_key(self.config.seed))
 
@@ -115,7 +124,7 @@ class PPOAgent:
                 raise UserError(f"`ended` must say it for each of the {rows} rows of the batch, not for {len(flags)}.")
             self._memory[name] = forget(memory, jnp.asarray(flags))
 
-    def act(self, obs: Tree, deterministic: bool = True, action_mask: Tree = None) -> Any:
+    def act(self, obs: PyTree, deterministic: bool = True, action_mask: PyTree = None) -> Any:
         """The action for one observation or a batch, as the environment takes it.
 
         An agent with memory remembers from call to call; `reset` tells it where episodes begin.
@@ -133,27 +142,32 @@ class PPOAgent:
         action = jax.device_get(action)
         return cast(self.policy.action_space, action, single)
 
-    def value(self, obs: Tree) -> Any:
+    def value(self, obs: PyTree, critic_state: PyTree = None) -> Any:
         """The critic's estimate of the discounted return from one observation (a number) or a batch (an array), in
         the environment's units; of rewards as they are clipped to learn from (`normalize.clip_rewards`).
 
         It has a memory of its own: with memory, ask for each observation, in order. A critic that sees more than its
-        actor (`agents.critic=central`) takes {"own": observation, "all": what else it sees}.
+        actor takes that as `critic_state`: what the environment says of itself, or with `agents.critic=central`
+        perhaps the observations of all agents, by agent.
         """
         self._need("critic", "value")
+        if (critic_state is None) != (self.policy.critic_space is None):
+            wanted = "sees nothing besides" if critic_state is not None else "sees more than that, its `critic_state`"
+            raise UserError(f"`value` takes an observation, and this critic {wanted}.")
         if self.config.normalize.rewards and self.reward_stats is None:
             raise UserError(
                 "This agent learned from normalised rewards, and has no statistics of them (files of earlier versions "
                 "hold none), so the unit of its values is not known; PPOTrainer.resume(run).agent has them."
             )
-        batch, single = self.policy.critic_adapter.batch(obs)
+        batch, single = self.policy.critic_adapter.batch(self.policy.judged(obs, critic_state))
         held = self._remembered("critic", batch)
-        memory, value = self._value(self.params, self.obs_stats, held, batch, self.reward_stats)
+        seen = (batch, None) if critic_state is None else (batch[OWN_OBS], batch[ALL])
+        memory, value = self._value(self.params, self.obs_stats, held, *seen, self.reward_stats)
         self._remember("critic", memory)
         value = np.asarray(value)
         return float(value[0]) if single else value
 
-    def _remembered(self, name: str, batch: Tree) -> Tree:
+    def _remembered(self, name: str, batch: PyTree) -> PyTree:
         """The memory [B, ...] of one network; empty at the start, and where the batch has another size than before."""
         rows = jax.tree.leaves(batch)[0].shape[0]
         held = self._memory.get(name)
@@ -161,7 +175,7 @@ class PPOAgent:
             return self.policy.initial_carry(rows)[name]
         return held
 
-    def _remember(self, name: str, memory: Tree) -> None:
+    def _remember(self, name: str, memory: PyTree) -> None:
         if self.policy.recurrent:
             self._memory[name] = memory
 
@@ -178,10 +192,10 @@ class PPOAgent:
         return self._save(path, ("critic",))
 
     @classmethod
-    def load(cls, path: str | Path, network: Any = None) -> PPOAgent:
+    def load(cls, path: str | Path, network: Any = None, distribution: Any = None) -> PPOAgent:
         """The agent in a file that `save` (or training) wrote. Reading a file never runs code from it.
 
-        `network` is what the agent was made with, where that was not a built-in one.
+        `network` and `distribution` are what the agent was made with, where these were not built-in ones.
         """
         path = Path(path)
         if path.suffix == ".pth":
@@ -191,7 +205,7 @@ class PPOAgent:
             )
         if path.suffix != ".safetensors" and not os.path.exists(path):  # false also where that cannot be told
             path = path.with_name(path.name + ".safetensors")
-        return cls.from_tensors(*tensors.read(path, "policy"), path, network)
+        return cls.from_tensors(*tensors.read(path, "policy"), path, own_parts(network, distribution))
 
     @classmethod
     def from_tensors(cls, given: tensors.Tensors, meta: dict[str, Any], path: Path, network: Any = None) -> PPOAgent:
@@ -204,9 +218,8 @@ class PPOAgent:
             done = space_from_json(meta["action_space"], LARGEST_ACTION)
             config = settings.build(settings.from_mapping(meta["config"], "its settings"))
             role = _role(meta.get("team"))
-            if bool(meta.get("own_network")) != (network is not None):
-                raise UserError(OWN if network is None else "Its networks are built-in ones: hand in none of your own.")
-            if network is None and len(config.network.hidden_sizes) > len(given):
+            _check_own(meta, as_own(network))
+            if as_own(network).network is None and len(config.network.hidden_sizes) > len(given):
                 raise UserError(f"Its settings name {len(config.network.hidden_sizes)} layers, which it does not hold.")
             central = meta.get("critic_space")
             judged = None if central is None else space_from_json(central)
@@ -234,7 +247,7 @@ class PPOAgent:
         critic_space = self.policy.critic_space
         return {
             "networks": self.networks,
-            **({} if self.network is None else {"own_network": True}),
+            **{f"own_{part}": True for part, given in as_own(self.network)._asdict().items() if given is not None},
             **({} if self.role is None else {"team": self.role}),
             **({} if critic_space is None else {"critic_space": space_to_json(critic_space)}),
             "observation_space": space_to_json(self.policy.observation_space),
@@ -248,7 +261,7 @@ class PPOAgent:
         """What there is: a file may hold an actor or a critic alone."""
         return [name for name in ("actor", "critic") if name in self.params]
 
-    def _mask(self, obs: Tree, given: Tree, num_rows: int | None) -> np.ndarray | None:
+    def _mask(self, obs: PyTree, given: PyTree, num_rows: int | None) -> np.ndarray | None:
         """The mask [B, ...] that the distribution takes, for `num_rows` observations or for a single one (None)."""
         space = self.policy.action_space
         if given is None and isinstance(obs, Mapping) and mask_shape(space)[0]:
@@ -264,8 +277,15 @@ class PPOAgent:
         return mask if mask.size else None
 
     def _act_batch(
-        self, params: Tree, stats: Tree, memory: Tree, obs: Tree, mask: Tree, key: jax.Array, deterministic: bool
-    ) -> tuple[Tree, Tree]:
+        self,
+        params: PyTree,
+        stats: PyTree,
+        memory: PyTree,
+        obs: PyTree,
+        mask: PyTree,
+        key: jax.Array,
+        deterministic: bool,
+    ) -> tuple[PyTree, PyTree]:
         distribution = self.policy.distribution
         memory, outputs = self.policy.act(params, stats, memory, obs)
         if deterministic:
@@ -294,6 +314,15 @@ class PPOAgent:
         return path
 
 
+def _check_own(meta: dict[str, Any], own: Own) -> None:
+    """Refuse to load without what was handed in, or with more."""
+    if bool(meta.get("own_network")) != (own.network is not None):
+        raise UserError(OWN if own.network is None else "Its networks are built-in ones: hand in none of your own.")
+    if bool(meta.get("own_distribution")) != (own.distribution is not None):
+        more = "Its distribution of actions is a built-in one: hand in none of your own."
+        raise UserError(OWN_DISTRIBUTION if own.distribution is None else more)
+
+
 PPOClip = PPOAgent
 """The name that an agent has elsewhere."""
 
@@ -314,7 +343,7 @@ def _sized(
 
 
 def _role(given: Any) -> dict[str, Any] | None:
-    """The place of one of many agents, as `TeamAgent` writes it."""
+    """The place of one of many agents, as `Agents` writes it."""
     if given is None:
         return None
     names = [given["group"], *given["agents"], *given["groups"]]
@@ -323,7 +352,7 @@ def _role(given: Any) -> dict[str, Any] | None:
     return {"group": given["group"], "agents": list(given["agents"]), "groups": list(given["groups"])}
 
 
-def _rows(given: Tree, space: spaces.Space, num_rows: int) -> list[Tree]:
+def _rows(given: PyTree, space: spaces.Space, num_rows: int) -> list[PyTree]:
     """A batch of masks, one by one; nested ones have the batch axis in every entry."""
     nested = isinstance(given, dict | tuple) and isinstance(space, spaces.Dict | spaces.Tuple)
     given = jax.tree.map(np.asarray, given) if nested else np.asarray(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -13,15 +14,28 @@ from proximo.policy.networks import Network, flat_apply, merged, split_time
 
 Tree = Any
 
+LONGEST = 128
+"""Steps over which the slowest units of a new cell forget."""
+INPUT_GAIN = 2.0
+"""Of the kernels that read the input: gates that mostly keep take in little, and must feel what is worth more."""
 
-def gates(num: int) -> Any:
-    """An initialiser of `num` orthogonal kernels side by side, one for each gate."""
+
+def gates(num: int, gain: float) -> Any:
+    """An initialiser of `num` orthogonal kernels side by side, one for each gate, times `gain`."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         one = (shape[0], shape[1] // num)
-        return jnp.concatenate([orthogonal(1.0)(own, one, dtype) for own in jax.random.split(key, num)], axis=-1)
+        return jnp.concatenate([orthogonal(gain)(own, one, dtype) for own in jax.random.split(key, num)], axis=-1)
 
     return init
+
+
+def lasting(key: jax.Array, size: int) -> jax.Array:
+    """Biases [size] of gates that keep a share sigmoid(b) of what is remembered at each step: b uniform on 0 ..
+    log(`LONGEST` - 1), so that units forget over 1 + e^b steps, as many soon as late ("chrono" initialisation, Tallec
+    and Ollivier 2018, with times spread by their logarithm: control needs units that react at once). With a bias of 1
+    for all, 0.73^40 = 4e-6 is left after 40 steps, and no gradient."""
+    return jax.random.uniform(key, (size,), minval=0.0, maxval=math.log(LONGEST - 1))
 
 
 class GRU(nn.Module):
@@ -29,14 +43,15 @@ class GRU(nn.Module):
 
         r, z = sigmoid(W x + U h + b),  n = tanh(W x + b + r (U h + c)),  h' = (1 - z) n + z h
 
+    The gate z starts with the biases of `lasting`: what is remembered stays, each unit's for a time of its own.
     What depends on x alone is a method of its own: for a whole sequence it is one product.
     """
 
     size: int
 
     def setup(self) -> None:
-        self.inner = nn.Dense(3 * self.size, kernel_init=gates(3))
-        self.recurrent = nn.Dense(3 * self.size, use_bias=False, kernel_init=gates(3))
+        self.inner = nn.Dense(3 * self.size, kernel_init=gates(3, INPUT_GAIN), bias_init=self._first_bias)
+        self.recurrent = nn.Dense(3 * self.size, use_bias=False, kernel_init=gates(3, 1.0))
         self.bias = self.param("bias", nn.initializers.zeros, (self.size,))
 
     def project(self, x: jax.Array) -> jax.Array:
@@ -57,20 +72,24 @@ class GRU(nn.Module):
     def __call__(self, x: jax.Array) -> Tree:
         return self.step(self.start(x.shape[0]), self.project(x))
 
+    def _first_bias(self, key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        return jnp.zeros(shape, dtype).at[self.size : 2 * self.size].set(lasting(key, self.size))
+
 
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000):
 
         i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c' = f c + i g,  h' = o tanh(c')
 
-    The forget gate's bias starts at 1: what is remembered stays, at first.
+    The forget gate f starts with the biases of `lasting`, the input gate i with their negatives: i = 1 - f, so that
+    what is remembered stays, each unit's for a time of its own, and does not pile up.
     """
 
     size: int
 
     def setup(self) -> None:
-        self.inner = nn.Dense(4 * self.size, use_bias=False, kernel_init=gates(4))
-        self.recurrent = nn.Dense(4 * self.size, use_bias=False, kernel_init=gates(4))
+        self.inner = nn.Dense(4 * self.size, use_bias=False, kernel_init=gates(4, INPUT_GAIN))
+        self.recurrent = nn.Dense(4 * self.size, use_bias=False, kernel_init=gates(4, 1.0))
         self.bias = self.param("bias", self._first_bias, (4 * self.size,))
 
     def project(self, x: jax.Array) -> jax.Array:
@@ -91,7 +110,8 @@ class LSTM(nn.Module):
         return self.step(self.start(x.shape[0]), self.project(x))
 
     def _first_bias(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jnp.zeros(shape, jnp.float32).at[self.size : 2 * self.size].set(1.0)
+        keep = lasting(key, self.size)
+        return jnp.concatenate([-keep, keep, jnp.zeros(2 * self.size, jnp.float32)])
 
 
 CELLS = {"gru": GRU, "lstm": LSTM}

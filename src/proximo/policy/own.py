@@ -1,19 +1,60 @@
-"""A user's own networks: what they may be, and whether they fit."""
+"""What a user hands in instead of built-in parts of a policy: what that may be, and whether it fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from gymnasium import spaces
 
+from proximo.config import NetworkConfig
 from proximo.errors import UserError
+from proximo.policy.distributions import Distribution
 from proximo.policy.networks import Network
 
 Tree = Any
 NAMES = ({"actor", "critic"}, {"actor", "critic", "torso"})
 WANTED = '{"actor": Network(init, apply), "critic": Network(init, apply)}, with a "torso" if they share one'
+
+
+class Own(NamedTuple):
+    """Networks, and a function from an action space and the settings to a distribution; None for the built-in ones."""
+
+    network: Any = None
+    distribution: Callable[[spaces.Space, NetworkConfig], Distribution] | None = None
+
+
+def own_parts(network: Any, distribution: Any) -> Any:
+    """Both as one, as policies and agents take it; None if both are built in."""
+    return network if distribution is None else Own(network, distribution)
+
+
+def as_own(given: Any) -> Own:
+    return given if isinstance(given, Own) else Own(given)
+
+
+def check_distribution(distribution: Any, space: spaces.Space) -> None:
+    """Refuse what cannot draw actions of `space`, before anything is compiled."""
+    if not isinstance(distribution, Distribution):
+        raise UserError(
+            f"distribution is a function of an action space and the settings under `network`; it returns a "
+            f"Distribution of proximo.policy.distributions with all its methods; {type(distribution).__name__} is none."
+        )
+
+    def one(params: Tree, key: jax.Array) -> tuple[Tree, Tree, Tree]:
+        action = distribution.sample(params, distribution.noise(key, (2,)))
+        return distribution.log_prob(params, action), distribution.entropy(params), distribution.to_env(action)
+
+    params = jnp.zeros((2, distribution.num_params))
+    log_prob, entropy, _ = jax.eval_shape(one, params, jax.random.key(0))
+    for name, found in (("log_prob", log_prob), ("entropy", entropy)):
+        if (found.shape, found.dtype) != ((2,), jnp.float32):
+            raise UserError(
+                f"Your distribution's {name} must be float32[B] for B actions of {space}; for 2 it is "
+                f"{found.dtype}{list(found.shape)}."
+            )
 
 
 def own_networks(given: Any, policy: Any) -> dict[str, Network]:

@@ -15,17 +15,17 @@ from gymnasium.vector.utils import create_empty_array
 
 from proximo.compiling import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.errors import UserError
 from proximo.policy.build import build_networks
 from proximo.policy.composite import build_distribution
 from proximo.policy.memory import forget, unrolled
 from proximo.policy.networks import merged, split_time
-from proximo.policy.normalize import initial_stats, reward_scale, standardize, update_stats
+from proximo.policy.normalize import RunningStats, initial_stats, reward_scale, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
-from proximo.policy.own import check_output, check_params, own_networks
+from proximo.policy.own import as_own, check_distribution, check_output, check_params, own_networks
 from proximo.spaces import space_key
 
-Tree = Any
-
+PyTree = Any
 
 OWN, ALL = "own", "all"
 """What a critic that sees more than its actor is shown."""
@@ -69,10 +69,10 @@ class Policy:
     Nothing here changes: parameters, statistics and memory are handed in and come back. Parameters and memory are
     dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
     their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
-    `own` are networks instead of the built-in ones, see `proximo.policy.own`.
+    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.own`.
 
-    With a `critic_space`, the critic also sees what is in that: `act` takes observations as ever, everything else takes
-    {"own": observations, "all": what else the critic sees}, and statistics are a pair of them in a dictionary.
+    With a `critic_space`, the critic also sees the `critic_state`, a member of that space for each observation; then
+    statistics are a pair of them in a dictionary. Without, it is None.
     """
 
     def __init__(
@@ -94,23 +94,33 @@ class Policy:
         if critic_space is not None:
             whole = spaces.Dict({OWN: observation_space, ALL: critic_space})
             self.critic_adapter = ObservationAdapter(whole, network.embed is not None)
-        self.distribution = build_distribution(action_space, network)
-        self._normalize = normalize.observations and bool(self.adapter.continuous.any())
+        parts = as_own(own)
+        self.distribution = (parts.distribution or build_distribution)(action_space, network)
+        if parts.distribution is not None:
+            check_distribution(self.distribution, action_space)
+        measured = bool(self.adapter.continuous.any() or self.critic_adapter.continuous.any())
+        self._normalize = normalize.observations and measured
         num_params, num_log_std = self.distribution.num_params, self.distribution.num_log_std
-        made = build_networks(network, num_params, num_log_std) if own is None else own_networks(own, self)
+        own_network = parts.network is not None
+        made = own_networks(parts.network, self) if own_network else build_networks(network, num_params, num_log_std)
         self.actor, self.critic, self.torso = made["actor"], made["critic"], made.get("torso")
-        if own is not None:
+        if self.torso is not None and critic_space is not None:
+            raise UserError(
+                "Actor and critic share a torso, and the critic sees more than the actor, its critic_state; use "
+                "network.torso=separate."
+            )
+        if own_network:
             self._check()
 
-    def init(self, key: jax.Array) -> Tree:
+    def init(self, key: jax.Array) -> PyTree:
         """Fresh parameters."""
         return self._start(key)[0]
 
-    def _start(self, key: jax.Array) -> tuple[Tree, Tree]:
+    def _start(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Fresh parameters, and memory with a batch axis of 1."""
         read: Any = self._example("actor", 1)
         judged: Any = self._example("critic", 1)
-        shared: dict[str, Tree] = {}
+        shared: dict[str, PyTree] = {}
         if self.torso is None:
             actor_key, critic_key = jax.random.split(key)
             memory = None
@@ -125,16 +135,16 @@ class Policy:
             actor_carry, critic_carry = (memory, actor_carry), (memory, critic_carry)
         return {"actor": actor, "critic": critic} | shared, {"actor": actor_carry, "critic": critic_carry}
 
-    def initial_carry(self, num_lanes: int) -> Tree:
+    def initial_carry(self, num_lanes: int) -> dict[str, PyTree]:
         """The memory that every episode starts with: zeros [L, ...]."""
         return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), self._carry_types)
 
     @cached_property
-    def _carry_types(self) -> Tree:
+    def _carry_types(self) -> PyTree:
         """Shapes and types of the memory, with a batch axis of 1: found once, since it takes milliseconds."""
         return jax.eval_shape(self._start, jax.random.key(0))[1]
 
-    def initial_stats(self) -> Tree:
+    def initial_stats(self) -> PyTree:
         """Statistics of the observations' vector, or None where none are kept."""
         if not self._normalize:
             return None
@@ -142,8 +152,8 @@ class Policy:
             return initial_stats((self.adapter.vector_size,))
         return {name: initial_stats((self._adapter(name).vector_size,)) for name in ("actor", "critic")}
 
-    def features(self, stats: Tree, obs: Tree, name: str = "actor") -> Features:
-        """What a network reads of observations [B, ...]."""
+    def features(self, stats: PyTree, obs: PyTree, name: str = "actor") -> Features:
+        """What a network reads of observations [B, ...]; the critic, with a critic space, of those and the state."""
         adapter = self._adapter(name)
         features = adapter(obs)
         if stats is None:
@@ -152,40 +162,53 @@ class Policy:
         vector = jnp.where(adapter.continuous[None], standardize(own, features.vector), features.vector)
         return replace(features, vector=vector)
 
-    def _both_features(self, stats: Tree, obs: Tree) -> tuple[Features, Features]:
-        """What actor and critic read."""
-        if self.critic_space is None:
-            features = self.features(stats, obs)
-            return features, features
-        return self.features(stats, obs[OWN]), self.features(stats, obs, "critic")
+    def judged(self, obs: PyTree, critic_state: PyTree) -> PyTree:
+        """What the critic sees."""
+        return obs if self.critic_space is None else {OWN: obs, ALL: critic_state}
 
-    def update_stats(self, stats: Tree, obs: Tree, valid: jax.Array) -> Tree:
+    def _both_features(self, stats: PyTree, obs: PyTree, critic_state: PyTree) -> tuple[Features, Features]:
+        """What actor and critic read."""
+        features = self.features(stats, obs)
+        if self.critic_space is None:
+            return features, features
+        return features, self.features(stats, self.judged(obs, critic_state), "critic")
+
+    def update_stats(self, stats: PyTree, obs: PyTree, valid: jax.Array, critic_state: PyTree = None) -> PyTree:
         """Merge observations [B, ...] where `valid` [B]."""
         if stats is None:
             return None
         if self.critic_space is None:
             return update_stats(stats, self.adapter(obs).vector, valid)
-        seen = {"actor": self.adapter(obs[OWN]), "critic": self.critic_adapter(obs)}
+        seen = {"actor": self.adapter(obs), "critic": self.critic_adapter(self.judged(obs, critic_state))}
         return {name: update_stats(stats[name], features.vector, valid) for name, features in seen.items()}
 
     def _adapter(self, name: str) -> ObservationAdapter:
         return self.adapter if name == "actor" else self.critic_adapter
 
-    def act(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
+    def act(self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree) -> tuple[PyTree, jax.Array]:
         """The actor alone: its new memory and the distribution's parameters [B, P]."""
         return self._through("actor", params, carry, self.features(stats, obs))
 
     def value(
-        self, params: Tree, stats: Tree, carry: Tree, obs: Tree, reward_stats: Tree = None
-    ) -> tuple[Tree, jax.Array]:
+        self,
+        params: PyTree,
+        stats: PyTree,
+        carry: PyTree,
+        obs: PyTree,
+        critic_state: PyTree = None,
+        reward_stats: RunningStats | None = None,
+    ) -> tuple[PyTree, jax.Array]:
         """The critic alone: its new memory and values [B]; with `reward_stats` in the environment's units."""
-        carry, value = self._through("critic", params, carry, self.features(stats, obs, "critic"))
+        features = self.features(stats, self.judged(obs, critic_state), "critic")
+        carry, value = self._through("critic", params, carry, features)
         return carry, value[:, 0] if reward_stats is None else value[:, 0] * reward_scale(reward_stats)
 
-    def act_and_value(self, params: Tree, stats: Tree, carry: Tree, obs: Tree) -> tuple[Tree, jax.Array, jax.Array]:
+    def act_and_value(
+        self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree, critic_state: PyTree = None
+    ) -> tuple[PyTree, jax.Array, jax.Array]:
         """Both: their new memory, the distribution's parameters [B, P] and values [B]. A shared torso runs once, from
         the memory that it has on the actor's side."""
-        read, judged = self._both_features(stats, obs)
+        read, judged = self._both_features(stats, obs, critic_state)
         if self.torso is None:
             actor_carry, outputs = self.actor.apply(params["actor"], carry["actor"], read)
             critic_carry, value = self.critic.apply(params["critic"], carry["critic"], judged)
@@ -202,11 +225,11 @@ class Policy:
         return bool(jax.tree.leaves(self._carry_types))
 
     def unroll(
-        self, params: Tree, stats: Tree, carry: Tree, obs: Tree, fresh: jax.Array
-    ) -> tuple[Tree, jax.Array, jax.Array]:
+        self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree, fresh: jax.Array, critic_state: PyTree = None
+    ) -> tuple[PyTree, jax.Array, jax.Array]:
         """Both over observations [T, B, ...], from the memory `carry` [B, ...], which is empty before the steps where
         `fresh` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
-        both = self._both_features(stats, merged(obs))
+        both = self._both_features(stats, merged(obs), merged(critic_state))
         read = dict(zip(("actor", "critic"), (split_time(features, *fresh.shape) for features in both), strict=True))
         memory = dict(carry)
         own = {name: carry[name] if self.torso is None else carry[name][1] for name in carry}
@@ -220,7 +243,7 @@ class Policy:
                 memory[name] = (held, memory[name])
         return memory, found["actor"], found["critic"][..., 0]
 
-    def _through(self, name: str, params: Tree, carry: Tree, features: Features) -> tuple[Tree, jax.Array]:
+    def _through(self, name: str, params: PyTree, carry: PyTree, features: Features) -> tuple[PyTree, jax.Array]:
         network = self.actor if name == "actor" else self.critic
         if self.torso is None:
             return network.apply(params[name], carry, features)
@@ -241,19 +264,11 @@ class Policy:
         adapter = self._adapter(name)
         return adapter(create_empty_array(adapter.space, num))
 
-    def forget(self, memory: Tree, anew: jax.Array) -> Tree:
+    def forget(self, memory: PyTree, anew: jax.Array) -> PyTree:
         """A network's `memory` [B, ...], empty where `anew` [B] is true."""
         return forget(memory, anew)
 
-    def acting(self, train: Any) -> Tree:
-        """Of the state of training, what `explore` needs for a rollout."""
-        return part_of(train.params, "actor")
 
-    def explore(self, acting: Tree, stats: Tree, carry: Tree, obs: Tree, lanes: slice) -> tuple[Tree, jax.Array]:
-        """What `act` gives, of those `lanes` that are collected from."""
-        return self.act(acting, stats, carry, obs)
-
-
-def part_of(params: Tree, *networks: str) -> Tree:
+def part_of(params: PyTree, *networks: str) -> PyTree:
     """Of a policy's parameters those that the named networks need: their own, and those of a torso."""
     return {name: part for name, part in params.items() if name in networks or name == "torso"}

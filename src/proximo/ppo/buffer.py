@@ -14,10 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 from proximo.policy.normalize import RunningStats, reward_scale
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics, masked_mean
-from proximo.ppo.rollout import Rollout, Samples
+from proximo.ppo.samples import Samples
+from proximo.rollout.types import Rollout
 from proximo.spaces import Path, leaves, pick
 
-Tree = Any
+PyTree = Any
 MAX_CHOICES = 32
 """Choices of discrete actions, all parts of the action space together, that are counted; parts beyond are left out."""
 MAX_NUMBERS = 8
@@ -60,7 +61,7 @@ def fractions(choice: Int[Array, " N"], num: int, valid: Bool[Array, " N"]) -> F
     return chosen.sum(0).astype(jnp.float32) / jnp.maximum(valid.sum().astype(jnp.float32), 1.0)
 
 
-def action_metrics(space: spaces.Space, actions: Tree, valid: Bool[Array, " N"]) -> Metrics:
+def action_metrics(space: spaces.Space, actions: PyTree, valid: Bool[Array, " N"]) -> Metrics:
     """Of actions [N, ...] as the environment takes them: the share of each choice, or mean and deviation.
 
     Discrete: `buffer/action_0`, by the action's own number. MultiDiscrete: `buffer/action_1_0` is choice 0 of component

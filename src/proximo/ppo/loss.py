@@ -1,21 +1,59 @@
-"""The PPO loss. Every mean is over valid samples only."""
+"""The loss of a minibatch: named terms with a number for each sample, and the weighted sum of their means.
+
+Every mean is over valid samples only.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from proximo.config import PPOConfig
+from proximo.errors import UserError
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
-from proximo.ppo.rollout import Samples, flatten_lanes
+from proximo.ppo.samples import Samples, flatten_lanes
 
-Tree = Any
+PyTree = Any
 Metrics = dict[str, Any]
+Terms = dict[str, tuple[Number | int, jax.Array]]
+"""The parts of a loss by name: the weight, and a number for each sample [N]. The mean of each is logged as `loss/NAME`;
+one whose weight is the number 0 is logged and not learned from."""
+
+
+@struct.dataclass
+class Outputs:
+    """What the networks make of a minibatch of N samples, as they are now."""
+
+    distribution: jax.Array  # [N, P] parameters of the action distribution
+    log_prob: jax.Array  # [N] of the actions that were taken
+    log_ratio: jax.Array  # [N] log_prob - samples.log_prob; 0 where a sample is not valid
+    entropy: jax.Array  # [N] of the action distribution
+    value: jax.Array  # [N]
+
+    @property
+    def ratio(self) -> jax.Array:
+        """[N] how much likelier the actions are than when they were taken."""
+        return jnp.exp(self.log_ratio)
+
+
+@struct.dataclass
+class Hyper:
+    """The settings that a loss reads, as they are in this update."""
+
+    clip_epsilon: Number
+    entropy_coef: Number
+    value_coef: Number
+    clip_value: Number | None
+
+
+Loss = Callable[[Outputs, Samples, Hyper], Terms]
 
 
 def masked_mean(values: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, ""]:
@@ -31,7 +69,7 @@ def standardize_advantages(advantage: Float[Array, " N"], valid: Bool[Array, " N
 
 
 def clipped_surrogate(
-    log_ratio: Float[Array, " N"], advantage: Float[Array, " N"], clip_epsilon: Float[Array, ""]
+    log_ratio: Float[Array, " N"], advantage: Float[Array, " N"], clip_epsilon: Number
 ) -> Float[Array, " N"]:
     """min(r A, clip(r, 1 - eps, 1 + eps) A) with r = pi_new / pi_old; to be maximised."""
     ratio = jnp.exp(log_ratio)
@@ -69,47 +107,96 @@ def explained_variance(
     return jnp.where(lowest == highest, jnp.nan, 1 - variance(target - value) / variance(target))
 
 
-def in_time(sequences: Tree) -> Tree:
+def in_time(sequences: PyTree) -> PyTree:
     """[B, S, ...] to [S, B, ...] in every leaf."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences)
 
 
-def ppo_loss(
-    params: Tree,
-    stats: Tree,
+def clip_loss(outputs: Outputs, samples: Samples, hyper: Hyper) -> Terms:
+    """PPO's own: -L_clip + c1 L_value - c2 entropy."""
+    objective = clipped_surrogate(outputs.log_ratio, samples.advantage, hyper.clip_epsilon)
+    critic = value_loss(outputs.value, samples.value, samples.target, hyper.clip_value)
+    return {
+        "objective": (-1.0, objective),
+        "critic": (hyper.value_coef, critic),
+        "entropy": (-hyper.entropy_coef, outputs.entropy),
+    }
+
+
+def minibatch_loss(
+    params: PyTree,
+    stats: PyTree,
     samples: Samples,
     policy: Policy,
-    ppo: PPOConfig,
-    clip_epsilon: Float[Array, ""],
-    entropy_coef: Float[Array, ""],
+    loss: Loss,
+    hyper: Hyper,
+    standardize: bool,
+    critic_state: PyTree = None,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """-L_clip + c1 L_value - c2 entropy on one minibatch, and its parts. With memory, a minibatch is one of sequences
-    [B, S], each from the memory that it started from when it was collected."""
-    if samples.memory is None or samples.fresh is None:
-        carry = policy.initial_carry(samples.valid.shape[0])
-        _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs)
-    else:
-        memory, fresh, samples = samples.memory, in_time(samples.fresh), in_time(replace(samples, memory=None))
-        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh)
-        outputs, value, samples = flatten_lanes((outputs, value, samples))
-    log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
-    entropy = masked_mean(policy.distribution.entropy(outputs, samples.action_mask), samples.valid)
-
-    advantage = samples.advantage
-    if ppo.normalize_advantages == "minibatch":
-        advantage = standardize_advantages(advantage, samples.valid)
-    log_ratio = jnp.where(samples.valid, log_prob - samples.log_prob, 0.0)
-    objective = masked_mean(clipped_surrogate(log_ratio, advantage, clip_epsilon), samples.valid)
-    critic = masked_mean(value_loss(value, samples.value, samples.target, ppo.clip_value), samples.valid)
-    total = -objective + ppo.value_coef * critic - entropy_coef * entropy
-
-    clipped = jnp.abs(jnp.expm1(log_ratio)) > clip_epsilon
-    metrics = {
-        "loss/objective": objective,
-        "loss/critic": critic,
-        "loss/entropy": entropy,
-        "loss/total": total,
-        "ppo/approx_kl": approximate_kl(log_ratio, samples.valid),
+    """The loss of one minibatch, with its advantages standardised if asked for; and what is to be said of it. Where the
+    critic sees a `critic_state`, that of each sample."""
+    outputs, samples = evaluated(params, stats, samples, policy, critic_state)
+    if standardize:
+        samples = replace(samples, advantage=standardize_advantages(samples.advantage, samples.valid))
+    terms = loss(outputs, samples, hyper)
+    check_terms(terms, samples.valid.shape[0])
+    total, metrics = weighted_sum(terms, samples.valid)
+    clipped = jnp.abs(jnp.expm1(outputs.log_ratio)) > hyper.clip_epsilon
+    metrics |= {
+        "ppo/approx_kl": approximate_kl(outputs.log_ratio, samples.valid),
         "ppo/clip_fraction": masked_mean(clipped.astype(jnp.float32), samples.valid),
     }
     return total, metrics
+
+
+def evaluated(
+    params: PyTree, stats: PyTree, samples: Samples, policy: Policy, critic_state: PyTree = None
+) -> tuple[Outputs, Samples]:
+    """What the networks make of samples, and those [N, ...]. With memory, a minibatch is one of sequences [B, S], each
+    from the memory that it started from when it was collected."""
+    if samples.memory is None or samples.fresh is None:
+        carry = policy.initial_carry(samples.valid.shape[0])
+        _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs, critic_state)
+    else:
+        memory, fresh, samples = samples.memory, in_time(samples.fresh), in_time(replace(samples, memory=None))
+        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh, in_time(critic_state))
+        outputs, value, samples = flatten_lanes((outputs, value, samples))
+    log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
+    entropy = policy.distribution.entropy(outputs, samples.action_mask)
+    log_ratio = jnp.where(samples.valid, log_prob - samples.log_prob, 0.0)
+    return Outputs(outputs, log_prob, log_ratio, entropy, value), samples
+
+
+def weighted_sum(terms: Terms, valid: Bool[Array, " N"]) -> tuple[Float[Array, ""], Metrics]:
+    """sum of weight * mean over the terms that have a weight; and the mean of each, and the sum, as metrics."""
+    means = {name: masked_mean(term.astype(jnp.float32), valid) for name, (_, term) in terms.items()}
+    learned = [weight * means[name] for name, (weight, _) in terms.items() if not _is_zero(weight)]
+    total = sum(learned[1:], learned[0])
+    return total, {f"loss/{name}": mean for name, mean in means.items()} | {"loss/total": total}
+
+
+def check_terms(terms: Any, num: int) -> None:
+    """Refuse what a loss must not return, in words: it would be an error about shapes far from its cause."""
+    pairs = isinstance(terms, dict) and all(isinstance(term, tuple) and len(term) == 2 for term in terms.values())
+    if not pairs:
+        raise UserError("A loss returns a dictionary: the name of each term, and its weight and its numbers as a pair.")
+    for name, (weight, term) in terms.items():
+        if name == "total" or not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"A term of a loss cannot be called {name!r}: a name has letters, digits, _, - and ., and total is the "
+                f"sum of all."
+            )
+        if jnp.ndim(weight) != 0:
+            raise UserError(f"The weight of the loss's {name} has the shape {jnp.shape(weight)}; it is one number.")
+        if jnp.shape(term) != (num,):
+            raise UserError(
+                f"The loss's {name} has the shape {jnp.shape(term)}; it has one number for each sample, ({num},). "
+                f"The mean is taken afterwards, over the valid ones."
+            )
+    if all(_is_zero(weight) for weight, _ in terms.values()):
+        raise UserError("A loss needs a term whose weight is not 0: there is nothing to learn from.")
+
+
+def _is_zero(weight: Number | int) -> bool:
+    """Whether this is the number 0, and not one that a schedule or a setting may change."""
+    return not isinstance(weight, jax.core.Tracer) and float(weight) == 0

@@ -1,4 +1,5 @@
-"""Optimisation helpers: schedules, clipping, Adam. They know nothing of PPO, so another algorithm can use them."""
+"""Optimisation helpers: schedules, and clipping and Adam as transformations of Optax. They know nothing of PPO, so
+another algorithm can use them."""
 
 from __future__ import annotations
 
@@ -40,27 +41,60 @@ def adapted_rate(rate: Float[Array, ""], kl: Float[Array, ""], target_kl: Number
     return jnp.clip(rate, *RATE_RANGE)
 
 
-def clip_by_global_norm(gradients: Tree, max_norm: Number | None) -> tuple[Tree, Float[Array, ""]]:
-    """Gradients scaled by min(1, max_norm / (norm + 1e-8)), and the norm before scaling."""
-    norm = optax.tree.norm(gradients)
-    if max_norm is None:
-        return gradients, norm
-    scale = jnp.minimum(1.0, max_norm / (norm + 1e-8))
-    return jax.tree.map(lambda g: g * scale, gradients), norm
+def clip_by_norm(max_norm: Number) -> optax.GradientTransformation:
+    """Scale by min(1, max_norm / (norm + 1e-8)), with the norm over everything."""
+    return optax.stateless(lambda gradients, _: _clipped(gradients, max_norm))
 
 
-def adam_init(params: Tree) -> Tree:
-    """Adam's moments before the first step."""
-    return optax.scale_by_adam().init(params)
+def clip_each_by_norm(max_norm: Number) -> optax.GradientTransformation:
+    """The same for each network on its own."""
+    return optax.stateless(lambda gradients, _: {name: _clipped(part, max_norm) for name, part in gradients.items()})
 
 
-def adam_direction(gradients: Tree, moments: Tree, epsilon: Number) -> tuple[Tree, Tree]:
-    """Adam's direction m / (sqrt(v) + epsilon), with m and v corrected for their start at zero; and new moments."""
-    # Optax raises a float to its integer step count, which strict promotion forbids.
+def scale_by_rates() -> optax.GradientTransformationExtraArgs:
+    """Times -learning_rate, the critic's part times -critic_learning_rate: both are arguments of `update`, since they
+    are scheduled. The last of a chain that follows the settings."""
+
+    def update(
+        direction: Tree,
+        state: optax.EmptyState,
+        params: Tree = None,
+        *,
+        learning_rate: Float[Array, ""],
+        critic_learning_rate: Float[Array, ""],
+        **_: Any,
+    ) -> tuple[Tree, optax.EmptyState]:
+        rates = dict.fromkeys(direction, learning_rate) | {"critic": critic_learning_rate}
+        moved = {name: jax.tree.map(lambda d, rate=rates[name]: -rate * d, part) for name, part in direction.items()}
+        return moved, state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def adam(max_norm: Number | None, epsilon: Number, separate: bool) -> optax.GradientTransformationExtraArgs:
+    """Clipped gradients, together or each network's on its own; Adam's direction m / (sqrt(v) + epsilon), with m and v
+    corrected for their start at zero; the scheduled rates."""
+    clip = clip_each_by_norm if separate else clip_by_norm
+    clips = () if max_norm is None else (clip(max_norm),)
+    return optax.with_extra_args_support(optax.chain(*clips, optax.scale_by_adam(eps=epsilon), scale_by_rates()))
+
+
+def descended(
+    optimizer: optax.GradientTransformationExtraArgs,
+    gradients: Tree,
+    state: Tree,
+    params: Tree,
+    learning_rate: Float[Array, ""],
+    critic_learning_rate: Float[Array, ""],
+) -> tuple[Tree, Tree]:
+    """Parameters and state after one step."""
+    rates = {"learning_rate": learning_rate, "critic_learning_rate": critic_learning_rate}
+    # Optax raises a float to its integer step count, for example, which strict promotion forbids.
     with jax.numpy_dtype_promotion("standard"):
-        return optax.scale_by_adam(eps=epsilon).update(gradients, moments)
+        moves, state = optimizer.update(gradients, state, params, **rates)
+        return optax.apply_updates(params, moves), state
 
 
-def descend(params: Tree, direction: Tree, rate: Float[Array, ""]) -> Tree:
-    """params - rate * direction."""
-    return jax.tree.map(lambda p, d: p - rate * d, params, direction)
+def _clipped(gradients: Tree, max_norm: Number) -> Tree:
+    scale = jnp.minimum(1.0, max_norm / (optax.tree.norm(gradients) + 1e-8))
+    return jax.tree.map(lambda g: g * scale, gradients)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,48 +15,19 @@ from flax import struct
 from proximo.config import Config
 from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
+from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.buffer import buffer_metrics
-from proximo.ppo.loss import Metrics, explained_variance, ppo_loss, standardize_advantages
-from proximo.ppo.optimizer import adam_direction, adam_init, adapted_rate, clip_by_global_norm, descend, scheduled
-from proximo.ppo.rollout import Rollout, Samples, flatten_lanes, in_sequences
-from proximo.seeding import Keys, training_keys
+from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
+from proximo.ppo.optimizer import adapted_rate, descended, scheduled
+from proximo.ppo.recipe import BUILT_IN, Recipe
+from proximo.ppo.samples import Samples, flatten_lanes, in_sequences
+from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
+from proximo.rollout.types import CriticState, Rollout
+from proximo.seeding import training_keys
 
-Tree = Any
-
-
-@struct.dataclass
-class EnvSteps:
-    """Environment steps that counted, as whole batches of `frames_per_batch` and the rest: compiled programs count
-    in 32 bits, and long runs go beyond them."""
-
-    batches: jax.Array  # int32
-    rest: jax.Array  # int32, less than a batch
-
-    @classmethod
-    def none(cls) -> EnvSteps:
-        return cls(jnp.int32(0), jnp.int32(0))
-
-    def after(self, steps: jax.Array, batch: int) -> EnvSteps:
-        """The count after `steps` more, at most a `batch`."""
-        rest = self.rest + steps
-        return EnvSteps(self.batches + rest // batch, rest % batch)
-
-
-@struct.dataclass
-class TrainState:
-    """Everything that learning changes."""
-
-    params: Tree
-    opt_state: Tree
-    obs_stats: Tree
-    reward_stats: RunningStats | None
-    learning_rate: jax.Array  # float32; moves only with the adaptive schedule
-    keys: Keys
-    update: jax.Array  # int32 updates done
-    env_steps: EnvSteps  # taken; steps that do not count, such as EnvPool's fillers, are none
-    pool: Tree = None  # [P, ...] with self-play: earlier policies, and how many there were
+PyTree = Any
 
 
 @struct.dataclass
@@ -67,34 +40,83 @@ class Rates:
 
 
 def initial_train_state(
-    params: Tree, obs_stats: Tree, config: Config, reward_stats: RunningStats | None = None
+    params: dict[str, PyTree],
+    obs_stats: dict[str, PyTree],
+    config: Config,
+    reward_stats: dict[str, RunningStats | None],
+    recipe: Recipe = BUILT_IN,
 ) -> TrainState:
-    """The state before the first update of a policy with `params` and `obs_stats`. With `reward_stats`, which say what
-    its critic's unit is, these go on; otherwise new ones begin."""
-    if config.normalize.rewards and reward_stats is None:
-        reward_stats = initial_stats(())
-    return TrainState(
-        params=params,
-        opt_state=adam_init(params),
-        obs_stats=obs_stats,
-        reward_stats=reward_stats,
-        learning_rate=jnp.float32(config.ppo.learning_rate),
-        keys=training_keys(config.seed),
-        update=jnp.int32(0),
-        env_steps=EnvSteps.none(),
-    )
+    """The state before the first update of policies with `params` and `obs_stats`. Where there are `reward_stats`, the
+    unit of a critic, these go on; otherwise new ones begin."""
+    groups = {
+        name: LearnerState(
+            params=own,
+            opt_state=recipe.optimizer(config.ppo).init(own),
+            obs_stats=obs_stats[name],
+            reward_stats=reward_stats.get(name) or (initial_stats(()) if config.normalize.rewards else None),
+            learning_rate=jnp.float32(config.ppo.learning_rate),
+        )
+        for name, own in params.items()
+    }
+    return TrainState(groups, training_keys(config.seed), jnp.int32(0), EnvSteps.none())
+
+
+def initial_lanes(policies: Policies, num_envs: int) -> dict[str, LearnerLanes]:
+    """What learners carry, before the first rollout."""
+    carry = policies.initial_carry("critic", num_envs)
+    return {
+        name: LearnerLanes(carry[name], jnp.zeros(num_envs * policies.groups[name].size, jnp.float32))
+        for name in policies
+    }
 
 
 def update(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, policy: Policy, config: Config
-) -> tuple[TrainState, jax.Array, Tree, Metrics]:
-    """Learn from `rollout`. Also returns the lanes' discounted reward sums [L] and the critic's memory, both
-    carried into the next rollout, and the update's metrics."""
-    rates = current_rates(state, config)
-    reward, reward_stats, discounted = normalized_rewards(state, rollout, discounted, config)
-    samples, critic_carry = training_samples(state, rollout, reward, policy, config)
-    params, opt_state, metrics = optimize(state, samples, rates, policy, config)
-    learning_rate = state.learning_rate
+    train: TrainState,
+    lanes: dict[str, LearnerLanes],
+    rollouts: dict[str, Rollout],
+    critic_state: CriticState | None,
+    policies: Policies,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
+) -> tuple[TrainState, dict[str, LearnerLanes], Metrics]:
+    """Learn from the rollouts of all groups: the new state, what learners carry on, and the update's metrics."""
+    learners, after, metrics = {}, {}, {}
+    for name, policy in policies.items():
+        given = (train, name, lanes[name], rollouts[name], critic_state)
+        learners[name], after[name], metrics[name] = update_group(*given, policy, config, recipe)
+    return replace(train, groups=learners, update=train.update + 1), after, merge_metrics(metrics)
+
+
+def merge_metrics(metrics: dict[str, Metrics]) -> Metrics:
+    """The metrics of an update from those of each group: their means, and with several groups those of each, as
+    `group/NAME/...`."""
+    groups = list(metrics.values())
+    if len(groups) == 1:
+        return groups[0]
+    common = [name for name in groups[0] if all(name in own for own in groups) and not name.startswith("buffer/action")]
+    means = {name: jnp.stack([own[name].astype(jnp.float32) for own in groups]).mean() for name in common}
+    return means | {f"group/{name}/{key}": value for name, own in metrics.items() for key, value in own.items()}
+
+
+def update_group(
+    train: TrainState,
+    name: str,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
+) -> tuple[LearnerState, LearnerLanes, Metrics]:
+    """Learn from the rollout of one group."""
+    learner, rates = train.groups[name], current_rates(train, name, config)
+    reward, reward_stats, discounted = normalized_rewards(learner, rollout, lanes.discounted, config)
+    given = (lanes, rollout, critic_state, reward, policy, config)
+    samples, critic_carry = training_samples(learner, *given)
+    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    again = partial(judged_again, learner, *given)
+    params, opt_state, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again)
+    learning_rate = learner.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
     metrics |= {
@@ -105,64 +127,88 @@ def update(
         "ppo/entropy_coef": rates.entropy,
         **buffer_metrics(rollout, samples, policy, reward_stats),
     }
-    state = replace(
-        state,
+    learner = LearnerState(
         params=params,
         opt_state=opt_state,
         # Only now: the rollout's log-probabilities were those of the old statistics.
-        obs_stats=policy.update_stats(state.obs_stats, samples.obs, samples.valid),
+        obs_stats=policy.update_stats(
+            learner.obs_stats, samples.obs, samples.valid, looked_up(states, samples.env_row)
+        ),
         reward_stats=reward_stats,
         learning_rate=learning_rate,
-        update=state.update + 1,
     )
-    return state, discounted, critic_carry, metrics
+    return learner, LearnerLanes(critic_carry, discounted), metrics
 
 
-def current_rates(state: TrainState, config: Config) -> Rates:
-    """Learning rate, clip range and entropy weight of the update about to be made. They follow the steps taken, out of
-    `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
-    ppo, taken = config.ppo, state.env_steps
+def current_rates(train: TrainState, name: str, config: Config) -> Rates:
+    """Learning rate, clip range and entropy weight of the update that a group is about to make. They follow the steps
+    taken, out of `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
+    ppo, taken = config.ppo, train.env_steps
+    assert not isinstance(ppo.entropy_coef, str), "settings.settle was not asked"
     batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
     progress = jnp.minimum(batches / config.num_updates, 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)
     return Rates(
-        learning=state.learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,
+        learning=train.groups[name].learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,
         clip=scheduled(ppo.clip_epsilon_schedule, ppo.clip_epsilon, ppo.clip_epsilon_end, progress),
         entropy=scheduled(ppo.entropy_coef_schedule, ppo.entropy_coef, ppo.entropy_coef_end, progress),
     )
 
 
 def normalized_rewards(
-    state: TrainState, rollout: Rollout, discounted: jax.Array, config: Config
+    learner: LearnerState, rollout: Rollout, discounted: jax.Array, config: Config
 ) -> tuple[jax.Array, RunningStats | None, jax.Array]:
     """Rewards to learn from: clipped, then in units of the discounted return's deviation, this rollout included."""
     reward, limit = rollout.reward, config.normalize.clip_rewards
     if limit is not None:
         reward = jnp.clip(reward, -limit, limit)
-    if state.reward_stats is None:
+    if learner.reward_stats is None:
         return reward, None, discounted
     discounted, sums = discounted_sums(discounted, reward, rollout.ended, config.ppo.gamma)
-    stats = update_stats(state.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
+    stats = update_stats(learner.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
     return scale_rewards(stats, reward), stats, discounted
 
 
+def looked_up(states: PyTree, env_row: jax.Array | None) -> PyTree:
+    """What critics see besides, of samples: the rows of `states` [T * E, ...] that are theirs. None without any."""
+    return None if env_row is None else jax.tree.map(lambda leaf: leaf[env_row], states)
+
+
+def to_lanes(tree: PyTree, num_lanes: int, axis: int = 0) -> PyTree:
+    """What belongs to environments [..., E, ...] as their lanes [..., L, ...] have it, at `axis`."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes // leaf.shape[axis], axis=axis), tree)
+
+
 def training_samples(
-    state: TrainState, rollout: Rollout, reward: jax.Array, policy: Policy, config: Config
-) -> tuple[Samples, Tree]:
+    learner: LearnerState,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    reward: jax.Array,
+    policy: Policy,
+    config: Config,
+) -> tuple[Samples, PyTree]:
     """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened; and
     the critic's memory at the end."""
-    params, stats = state.params, state.obs_stats
+    params, stats = learner.params, learner.obs_stats
+    steps, num_lanes = reward.shape
+    states = last = final = env_row = None
+    if critic_state is not None:
+        states, final = to_lanes((critic_state.seen, critic_state.final), num_lanes, axis=1)
+        last = to_lanes(critic_state.last, num_lanes)
+        num_envs = jax.tree.leaves(critic_state.last)[0].shape[0]
+        env_row = (jnp.arange(steps * num_lanes, dtype=jnp.int32) // (num_lanes // num_envs)).astype(jnp.int32)
     if policy.recurrent:
-        seen = with_memory(params, stats, rollout, policy)
+        seen = with_memory(params, stats, lanes.critic_carry, rollout, states, policy)
     else:
-        seen = without_memory(params, stats, rollout, policy)
-    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs)
+        seen = without_memory(params, stats, lanes.critic_carry, rollout, states, policy)
+    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs, last)
     advantage, target = advantages(
         reward,
         seen.value,
         rollout.terminated,
         rollout.truncated,
-        final_values(params, stats, rollout, seen.critic_memory, policy),
+        final_values(params, stats, rollout, final, seen.critic_memory, policy),
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
@@ -185,8 +231,33 @@ def training_samples(
         valid=valid,
         fresh=seen.fresh,
         memory=seen.memory,
+        env_row=env_row,
     )
     return samples, seen.critic_carry
+
+
+Judgement = tuple[jax.Array, jax.Array, jax.Array]
+"""Values, advantages and targets of samples, each [N]."""
+
+
+def judged_again(
+    learner: LearnerState,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    reward: jax.Array,
+    policy: Policy,
+    config: Config,
+    params: PyTree,
+) -> Judgement:
+    """What the critic that `params` hold makes of a rollout that was collected by `learner` as it was."""
+    given = (lanes, rollout, critic_state, reward, policy, config)
+    samples, _ = training_samples(replace(learner, params=params), *given)
+    return judged(samples)
+
+
+def judged(samples: Samples) -> Judgement:
+    return samples.value, samples.advantage, samples.target
 
 
 @struct.dataclass
@@ -195,122 +266,130 @@ class Seen:
 
     outputs: jax.Array  # [T, L, P]
     value: jax.Array  # [T, L]
-    critic_memory: Tree  # [T, L, ...] after each step
-    critic_carry: Tree  # [L, ...] at the end of the rollout
+    critic_memory: PyTree  # [T, L, ...] after each step
+    critic_carry: PyTree  # [L, ...] at the end of the rollout
     fresh: jax.Array | None  # [T * L]
-    memory: Tree  # [T * L, ...] before each step
+    memory: PyTree  # [T * L, ...] before each step
 
 
-def without_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
+def without_memory(
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
+) -> Seen:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
-    _, outputs, value = policy.act_and_value(params, stats, carry, flatten_lanes(rollout.obs))
-    empty = rollout.carry["critic"]
-    return Seen(outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes), empty, empty, None, None)
+    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, states)))
+    shaped = outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes)
+    return Seen(*shaped, critic_carry, critic_carry, None, None)
 
 
-def with_memory(params: Tree, stats: Tree, rollout: Rollout, policy: Policy) -> Seen:
+def with_memory(
+    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
+) -> Seen:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
-    forgotten = jnp.asarray(rollout.forgotten)
-    fresh = jnp.concatenate([jnp.zeros_like(forgotten[:1]), forgotten[:-1]])
-    memory, outputs, value = policy.unroll(params, stats, rollout.carry, rollout.obs, fresh)
-    before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), rollout.carry, memory)
+    anew, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
+    fresh = jnp.concatenate([jnp.zeros_like(anew[:1]), anew[:-1]])
+    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, fresh, states)
+    before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), start, memory)
     last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
-    carry = forget(last, forgotten[-1])
+    carry = forget(last, anew[-1])
     return Seen(outputs, value, memory["critic"], carry, fresh.reshape(-1), flatten_lanes(before))
 
 
-def final_values(params: Tree, stats: Tree, rollout: Rollout, memory: Tree, policy: Policy) -> jax.Array:
+def final_values(
+    params: PyTree, stats: PyTree, rollout: Rollout, states: PyTree, memory: PyTree, policy: Policy
+) -> jax.Array:
     """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
     `memory` [T, L, ...] after the step."""
 
-    def step(_: None, now: tuple[Tree, jax.Array, Tree]) -> tuple[None, jax.Array]:
-        final_obs, truncated, carry = now
-        evaluate = lambda: policy.value(params, stats, carry, final_obs)[1]  # noqa: E731
+    def step(_: None, now: tuple[PyTree, PyTree, jax.Array, PyTree]) -> tuple[None, jax.Array]:
+        final_obs, state, truncated, carry = now
+        evaluate = lambda: policy.value(params, stats, carry, final_obs, state)[1]  # noqa: E731
         return None, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
 
-    return jax.lax.scan(step, None, (rollout.final_obs, rollout.truncated, memory))[1]
+    return jax.lax.scan(step, None, (rollout.final_obs, states, rollout.truncated, memory))[1]
 
 
 def optimize(
-    state: TrainState, samples: Samples, rates: Rates, policy: Policy, config: Config, watch: bool = False
-) -> tuple[Tree, Tree, Metrics]:
+    train: TrainState,
+    name: str,
+    samples: Samples,
+    states: PyTree,
+    rates: Rates,
+    policy: Policy,
+    config: Config,
+    recipe: Recipe = BUILT_IN,
+    again: Callable[[PyTree], Judgement] | None = None,
+    watch: bool = False,
+) -> tuple[PyTree, PyTree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
+    What critics see besides stands in `states` [T * E, ...], and is looked up for each minibatch.
 
+    With `ppo.recompute_advantages`, samples are judged `again` before each epoch but the first, by the critic as it is
+    then; how likely their actions were stays as it was.
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
-    ppo = config.ppo
-    key = jax.random.fold_in(state.keys.shuffle, state.update)
-    if samples.memory is not None:
-        samples = in_sequences(samples, samples.valid.shape[0] // ppo.rollout_length, config.sequence_length)
-    size = samples.valid.shape[0]
+    ppo, state = config.ppo, train.groups[name]
+    key = jax.random.fold_in(train.keys.shuffle, train.update)
+    optimizer = recipe.optimizer(ppo)
+    hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
+    standardize = ppo.normalize_advantages == "minibatch"
+    critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
+    rows = in_rows(samples, config)
+    size = rows.valid.shape[0]
 
-    def step(learner: tuple[Tree, Tree], minibatch: Samples) -> tuple[tuple[Tree, Tree], Metrics]:
+    def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = learner
-        gradients, metrics = jax.grad(ppo_loss, has_aux=True)(
-            params, state.obs_stats, minibatch, policy, ppo, rates.clip, rates.entropy
+        gradients, metrics = jax.grad(minibatch_loss, has_aux=True)(
+            *(params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize),
+            looked_up(states, minibatch.env_row),
         )
         if watch:
             metrics |= gradient_norms(gradients)
-        gradients, metrics["ppo/gradient_norm"] = clip_gradients(gradients, config)
-        direction, opt_state = adam_direction(gradients, opt_state, ppo.adam_epsilon)
-        critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
-        own_rates = {"critic": rates.learning * critic_share}
-        params = {
-            name: descend(part, direction[name], own_rates.get(name, rates.learning)) for name, part in params.items()
-        }
-        return (params, opt_state), metrics
+        metrics["ppo/gradient_norm"] = optax.tree.norm(gradients)
+        learner = descended(optimizer, gradients, opt_state, params, rates.learning, rates.learning * critic_share)
+        return learner, metrics
 
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
-        rows = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(rows, samples))
+        cut = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
+
+    def rows_of(number: jax.Array, params: PyTree) -> Samples:
+        if again is None or not ppo.recompute_advantages:
+            return rows
+        value, advantage, target = jax.lax.cond(number == 0, lambda: judged(samples), lambda: again(params))
+        return in_rows(replace(samples, value=value, advantage=advantage, target=target), config)
 
     def unfinished(loop: tuple[Any, ...]) -> jax.Array:
         _, number, kl, _ = loop
         more = number < ppo.epochs_per_update
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
-    names = (*METRICS, *gradient_norms(state.params)) if watch else METRICS
-    zeros = {name: jnp.float32(0) for name in names}
-    learner, epochs, kl, sums = jax.lax.while_loop(
-        unfinished, epoch, ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), zeros)
-    )
+    learner = (state.params, state.opt_state)
+    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], rows)
+    zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
+    learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
     metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
     return *learner, metrics
 
 
-METRICS = (
-    "loss/objective",
-    "loss/critic",
-    "loss/entropy",
-    "loss/total",
-    "ppo/approx_kl",
-    "ppo/clip_fraction",
-    "ppo/gradient_norm",
-)
+def in_rows(samples: Samples, config: Config) -> Samples:
+    """What is shuffled: samples, or with memory sequences of them."""
+    if samples.memory is None:
+        return samples
+    return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
 
 
-def gradient_norms(gradients: Tree) -> Metrics:
+def gradient_norms(gradients: PyTree) -> Metrics:
     """The norm of each gradient, as `gradient/actor/Dense_0/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     names = [f"gradient/{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in leaves]
     return {name: jnp.sqrt(jnp.square(leaf).sum()) for name, (_, leaf) in zip(names, leaves, strict=True)}
-
-
-def clip_gradients(gradients: Tree, config: Config) -> tuple[Tree, jax.Array]:
-    """Clip over everything (shared), or actor and critic each on its own (separate); and the norm before."""
-    ppo = config.ppo
-    if ppo.optimizers == "shared":
-        return clip_by_global_norm(gradients, ppo.max_grad_norm)
-    actor, actor_norm = clip_by_global_norm(gradients["actor"], ppo.max_grad_norm)
-    critic, critic_norm = clip_by_global_norm(gradients["critic"], ppo.max_grad_norm)
-    return {"actor": actor, "critic": critic}, jnp.sqrt(jnp.square(actor_norm) + jnp.square(critic_norm))
 
 
 def shuffled(key: jax.Array, size: int) -> jax.Array:

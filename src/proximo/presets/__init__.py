@@ -1,4 +1,5 @@
-"""Tuned settings per environment: `presets/<family>/<name>.yaml`, used unless told otherwise.
+"""Tuned settings per environment: `presets/<family>/<name>.yaml`, used unless told otherwise. What stands in
+`presets/<name>.yaml` is for every environment, and used when it is asked for by name.
 
 `gymnasium/<namespace>/default.yaml` stands for every environment of a namespace, such as ALE, and that of ALE also for
 EnvPool's Atari games, which are the same and are seen the same way: four frames of 84 x 84, every fourth one.
@@ -6,8 +7,11 @@ EnvPool's Atari games, which are the same and are seen the same way: four frames
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
+from proximo.config import Config
+from proximo.errors import UserError
 from proximo.settings import Values, from_file
 
 FOLDER = Path(__file__).parent
@@ -27,9 +31,21 @@ ATARI = frozenset(_GAMES.split())
 """EnvPool's Atari games, whose ids (`envpool/Pong-v5`) do not tell them from others; loading EnvPool takes seconds."""
 
 
+def choose_preset(which: bool | str, env_id: str) -> Values:
+    """The values to start from: the environment's own (True), none (False), or those that have a name."""
+    if not isinstance(which, str):
+        return find_preset(env_id) if which else {}
+    names = {path.stem: path for path in FOLDER.glob("*.yaml")}
+    if which not in names:
+        near = difflib.get_close_matches(which, names, 1, 0.6)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(sorted(names))}."
+        raise UserError(f"There is no preset {which}; {hint}")
+    return from_file(names[which])
+
+
 def find_preset(env_id: str) -> Values:
     """The preset's values; none where there is no preset for `env_id`."""
-    names = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.glob("**/*.yaml")}
+    names = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.glob("*/**/*.yaml")}
     namespace, _, name = env_id.partition("/")
     if namespace == "envpool" and name.endswith("-v5") and name.removesuffix("-v5") in ATARI:
         namespace = "ALE"
@@ -39,12 +55,13 @@ def find_preset(env_id: str) -> Values:
     return {}
 
 
-def remarks(env_id: str, tuned: Values, given: Values, leave_out: str) -> list[str]:
-    """What a user should know of a preset's values and those that were `given`; `leave_out` does without the preset."""
+def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[str]:
+    """What a user should know of a preset's values and those that were `given`; `title` is the environment it is for,
+    or its name, and `leave_out` does without it."""
     said = []
     if tuned:
         values = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        said.append(f"Preset for {env_id} ({leave_out} leaves it out): {values}")
+        said.append(f"Preset for {title} ({leave_out} leaves it out): {values}")
     steps = "train.total_timesteps"
     if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
         said.append(
@@ -52,3 +69,16 @@ def remarks(env_id: str, tuned: Values, given: Values, leave_out: str) -> list[s
             f"train.max_episodes={given['train.max_episodes']:,}; set it too to train longer."
         )
     return said
+
+
+def without_preset(config: Config, how: str) -> str:
+    """What a user should know of a run without preset, whose settings are settled: what it trains with, and `how` to
+    change that."""
+    ppo = config.ppo
+    standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
+    taken = (
+        f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
+        f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
+        f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
+    )
+    return f"{config.env.id} has no preset: it is trained with the defaults ({taken}). {how}"

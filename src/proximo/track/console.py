@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +210,18 @@ def live_block(record: Record, returns: list[float], config: Config) -> Renderab
     curve = f"[green]{sparkline(returns)}[/green]"
     rows.add_row("return", f"[bold]{number(record['recent/return_mean'])}[/bold]{aim}  {curve}")
     rows.add_row("speed", f"{rate:,.0f} steps/s{split(record)}  [dim]{jax.default_backend()}[/dim]")
-    shown = (("objective", "loss/objective"), ("critic", "loss/critic"), ("entropy", "loss/entropy"))
-    rows.add_row("losses", "  ".join(f"[dim]{name}[/dim] {number(record[key])}" for name, key in shown))
+    losses = {name: record[f"loss/{name}"] for name in loss_terms(record)}
+    rows.add_row("losses", "  ".join(f"[dim]{safe(name)}[/dim] {number(loss)}" for name, loss in losses.items()))
     kept = f"[dim]clipped[/dim] {100 * (record['ppo/clip_fraction'] or 0):.0f} %"
     rows.add_row("change", f"[dim]KL[/dim] {number(record['ppo/approx_kl'])}  {kept}")
     return Group(head, rows)
+
+
+def loss_terms(record: Mapping[str, Any]) -> list[str]:
+    """The names of the terms of the loss in a row, the built-in ones first."""
+    known = ["objective", "critic", "entropy"]
+    others = [name.removeprefix("loss/") for name in record if name.startswith("loss/")]
+    return [name for name in known if name in others] + [name for name in others if name not in (*known, "total")]
 
 
 def split(record: Record) -> str:

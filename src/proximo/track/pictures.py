@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from proximo.config import Config
 from proximo.track import drawing as d
+from proximo.track.console import loss_terms
 
 Figure = Any
 Record = dict[str, Any]
@@ -20,7 +22,7 @@ class RunData(NamedTuple):
     rows: list[Record]  # of metrics.jsonl, in order; some of them, where there are very many
     config: Config
     result: Record  # as result.json has it
-    trace: Record | None  # of the final policy, as `proximo.trace` makes it
+    trace: Record | None  # of the final policy, as `proximo.rollout.episode_log` makes it
 
     def column(self, name: str) -> np.ndarray:
         """A metric of each row; NaN where it is missing, or was no number."""
@@ -68,18 +70,26 @@ def episode_lengths(run: RunData) -> Figure | None:
     return _over_training(run, "Episode lengths", "Steps in an episode", "length")[0]
 
 
+TERMS = {
+    "objective": "Clipped objective, to be maximised",
+    "critic": "Critic's squared error",
+    "entropy": "Entropy of the policy (nats)",
+}
+"""What the terms of the built-in loss are."""
+MAX_TERMS = 8
+
+
 def losses(run: RunData) -> Figure | None:
-    names = ("loss/objective", "loss/critic", "loss/entropy")
-    objective, critic, entropy = (run.column(name) for name in names)
-    if not any_number(objective, critic, entropy):
+    names = loss_terms({name: None for row in run.rows for name in row})[:MAX_TERMS]
+    columns = [run.column(f"loss/{name}") for name in names]
+    if not any_number(*columns):
         return None
-    figure, panels = over_steps(run, "Losses", [d.LOW] * 3)
-    wide = " (logarithmic)" if d.logarithmic_if_wide(panels[1], critic) else ""
-    for axes, values, colour in zip(panels, (objective, critic, entropy), (d.BLUE, d.VERMILION, d.GREEN), strict=True):
+    spoken = {} if "loss" in run.config.ppo.own else TERMS
+    figure, panels = over_steps(run, "Losses", [d.LOW] * len(names))
+    for axes, name, values, colour in zip(panels, names, columns, cycle((d.BLUE, d.VERMILION, d.GREEN)), strict=False):
+        wide = " (logarithmic)" if name == "critic" and d.logarithmic_if_wide(axes, values) else ""
         d.series(axes, run.steps, values, colour)
-    d.heading(panels[0], "Clipped objective, to be maximised")
-    d.heading(panels[1], f"Critic's squared error{wide}")
-    d.heading(panels[2], "Entropy of the policy (nats)")
+        d.heading(axes, spoken.get(name, d.escaped(name)) + wide)
     return figure
 
 

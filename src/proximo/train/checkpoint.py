@@ -12,8 +12,10 @@ import numpy as np
 
 from proximo import settings, tensors
 from proximo.config import Config
+from proximo.envs.groups import Groups
 from proximo.errors import UserError
-from proximo.policy.team_agent import AnyAgent, agent_from
+from proximo.multi_agent.team_agent import agents_from
+from proximo.policy.agents import Agents
 from proximo.train.history import History
 from proximo.train.program import ProgramState
 
@@ -29,6 +31,8 @@ SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update"
 """What a row has that is always a number."""
 PLAYED = ("return_mean", "return_std", "return_min", "return_max")
 """What is shown of an evaluation, besides its numbers of episodes."""
+PARTS = ("params/", "obs_stats/", "reward_stats/")
+"""What an agent is, of the state of its learner."""
 NAME = re.compile(r"step_([0-9]{12,19})\.safetensors")
 
 
@@ -39,46 +43,63 @@ class Checkpoint:
     path: Path
     config: Config
     agent: dict[str, Any]
-    """The policy's description, as `PPOAgent.describe` gives it."""
+    """The agents' description, as `Agents.describe` gives it."""
     by_id: bool
     """Whether the environment can be made from its id; otherwise it was handed in."""
     program: tensors.Tensors
-    lanes: list[bytes] | None
+    envs: list[bytes] | None
     history: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
-    def policy(self, network: Any = None) -> AnyAgent:
-        """The policy as it was then; `network` as in `PPOAgent.load`."""
-        held = {name.removeprefix("train/"): array for name, array in self.program.items()}
-        parts = ("params/", "obs_stats/", "reward_stats/")
-        kept = {name: array for name, array in held.items() if name.startswith(parts)}
-        return agent_from(kept, self.agent, self.path, network)
+    def agents(self, network: Any = None) -> Agents:
+        """The agents as they were then; `network` as in `PPOAgent.load`."""
+        held = tensors.below(self.program, "train/groups/")
+        kept = {
+            f"{group}/{name}": array
+            for group in self.agent
+            for name, array in tensors.below(held, f"{group}/").items()
+            if name.startswith(PARTS)
+        }
+        return agents_from(kept, self.agent, self.path, network)
 
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""
+        if "optimizer" in self.config.ppo.own:
+            self._check_optimizer({name: own.opt_state for name, own in types.train.groups.items()})
         state: ProgramState = tensors.filled(types, self.program, self.path)
         return state
+
+    def _check_optimizer(self, types: Any) -> None:
+        """Refuse an optimizer that was handed in and keeps another state than the one whose state was saved."""
+        try:
+            for group, own in types.items():
+                tensors.filled(own, tensors.below(self.program, f"train/groups/{group}/opt_state/"), self.path)
+        except UserError:
+            raise UserError(
+                f"The optimizer that was handed in is not the one that {self.path} was trained with: it keeps another "
+                f"state. Hand in the same again."
+            ) from None
 
 
 def save(
     run: Path,
     name: str,
     state: ProgramState,
-    lanes: list[bytes] | None,
+    envs: list[bytes] | None,
     history: History,
-    agent: AnyAgent,
+    agents: Agents,
     by_id: bool,
 ) -> None:
     """Write a checkpoint of `history.config`'s run. The file is whole, or the one before is still there."""
     numbers, arrays = history.save()
     held = {"program": tensors.named(state), "history": arrays}
-    held["lane"] = {str(i): np.frombuffer(one, np.uint8) for i, one in enumerate(lanes or [])}
+    held["env"] = {str(i): np.frombuffer(one, np.uint8) for i, one in enumerate(envs or [])}
     meta = {
         "config": settings.to_mapping(history.config),
-        "agent": agent.describe(),
+        "agents": agents.describe(),
         "by_id": by_id,
         "history": numbers,
-        "lanes": None if lanes is None else len(lanes),
+        "envs": None if envs is None else len(envs),
     }
     flat = {f"{part}/{key}": array for part, group in held.items() for key, array in group.items()}
     tensors.write(run / FOLDER / f"{name}.safetensors", KIND, flat, meta)
@@ -112,22 +133,22 @@ def set_aside(run: Path, step: int) -> None:
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint; whatever is not one is refused in words."""
     held, meta = tensors.read(path, KIND)
-    parts: dict[str, tensors.Tensors] = {"program": {}, "history": {}, "lane": {}}
+    parts: dict[str, tensors.Tensors] = {"program": {}, "history": {}, "env": {}}
     try:
         for name, array in held.items():
             part, _, key = name.partition("/")
             parts[part][key] = array
         config = settings.build(settings.from_mapping(meta["config"], "its settings"))
-        history, by_id, agent = meta["history"], meta["by_id"], meta["agent"]
-        if not isinstance(agent, dict) or type(by_id) is not bool:
+        history, by_id, agents = meta["history"], meta["by_id"], meta["agents"]
+        if not isinstance(agents, dict) or not agents or type(by_id) is not bool:
             raise UserError("Its description is not that of a run.")
         _check_history(history, parts["history"], config)
-        History(config).load(history, parts["history"])  # can it be gone on from?
-        lanes = _lanes(meta["lanes"], parts["lane"])
+        History(config, Groups({})).load(history, parts["history"])  # can it be gone on from?
+        envs = _envs(meta["envs"], parts["env"])
         num_envs = config.env.num_envs
-        if parts["program"]["collect/discounted"].shape[0] != num_envs or len(lanes or ()) not in (0, num_envs):
+        if parts["program"]["runner/episode_length"].shape != (num_envs,) or len(envs or ()) not in (0, num_envs):
             raise UserError(f"It does not hold the state of {num_envs} environments.")
-        return Checkpoint(path, config, agent, by_id, parts["program"], lanes, history, parts["history"])
+        return Checkpoint(path, config, agents, by_id, parts["program"], envs, history, parts["history"])
     except UserError as error:
         raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
     except Exception as error:  # whatever nonsense can lead to
@@ -135,14 +156,14 @@ def load(path: Path) -> Checkpoint:
         raise UserError(f"{path} describes no checkpoint ({type(error).__name__}: {words}).") from None
 
 
-def _lanes(count: Any, held: tensors.Tensors) -> list[bytes] | None:
+def _envs(count: Any, held: tensors.Tensors) -> list[bytes] | None:
     """Where environments outside the program stand."""
-    lanes = [held[str(number)] for number in range(len(held))]
-    if any(lane.dtype != np.uint8 or lane.ndim != 1 for lane in lanes):
+    envs = [held[str(number)] for number in range(len(held))]
+    if any(env.dtype != np.uint8 or env.ndim != 1 for env in envs):
         raise UserError("Where its environments stand is not known.")
-    if (count is not None or lanes) and (type(count) is not int or count != len(lanes)):
-        raise UserError(f"It should hold the state of {count} environments, not of {len(lanes)}.")
-    return None if count is None else [lane.tobytes() for lane in lanes]
+    if (count is not None or envs) and (type(count) is not int or count != len(envs)):
+        raise UserError(f"It should hold the state of {count} environments, not of {len(envs)}.")
+    return None if count is None else [env.tobytes() for env in envs]
 
 
 def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> None:
@@ -157,8 +178,8 @@ def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> Non
         unfit.append("unfinished")
     if numbers["final_eval"] is not None and not _is_evaluation(numbers["final_eval"]):
         unfit.append("final_eval")
-    rows = arrays["recent"].shape[0] if arrays["recent"].ndim else 0  # more than 3 with many agents
-    limits = {"recent": (max(3, rows), config.track.recent_episodes), "window": (config.stop.convergence_window,)}
+    rows = arrays["recent"].shape[0] if arrays["recent"].ndim else 0  # one for each agent, and with self-play one more
+    limits = {"recent": (max(4, rows), config.track.recent_episodes), "window": (config.stop.convergence_window,)}
     for name, limit in limits.items():
         array = arrays[name]
         fits = array.ndim == len(limit) and array.shape[:-1] == limit[:-1] and array.shape[-1] <= limit[-1]
@@ -214,11 +235,11 @@ def newest(run: Path) -> Path:
     return run / FOLDER / f"{step_name(known[-1])}.safetensors"
 
 
-def load_agent(run: Path, which: str) -> AnyAgent:
-    """The policy in the `last` checkpoint, or in the one of a step."""
+def load_agents(run: Path, which: str) -> Agents:
+    """The agents in the `last` checkpoint, or in the one of a step."""
     path, known = newest(run), steps(run)
     if which != "last":
         if which not in map(str, known):
             raise UserError(f"{run} has no checkpoint of step {which}; it has: {', '.join(map(str, known))}.")
         path = path.with_name(f"{step_name(int(which))}.safetensors")
-    return load(path).policy()
+    return load(path).agents()

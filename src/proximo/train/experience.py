@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,37 +10,50 @@ import jax.numpy as jnp
 from proximo import envs
 from proximo.compiling import jit
 from proximo.config import Config
-from proximo.envs.team import teamed
+from proximo.envs.grouping import with_groups
+from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.evaluate import make_evaluator
+from proximo.multi_agent.prepare import prepare
+from proximo.multi_agent.team_agent import as_agents
+from proximo.policy.behaviour import Behaviour, Learners, actors
 from proximo.policy.normalize import reward_scale
 from proximo.policy.policy import Policy
-from proximo.policy.team import AnyPolicy
-from proximo.policy.team_agent import AnyAgent
-from proximo.ppo.rollout import Rollout
-from proximo.ppo.team import group_state, rollout_of
-from proximo.ppo.update import TrainState, training_samples
+from proximo.ppo.types import LearnerLanes, LearnerState
+from proximo.ppo.update import training_samples
+from proximo.rollout.evaluate import make_evaluator
+from proximo.rollout.types import CriticState, Experience, Rollout
 from proximo.summary import as_rewards
-from proximo.train.prepare import check_spaces
+from proximo.train.program import ProgramState
+from proximo.train.setup import check_spaces, fit_agent
 
-Tree = Any
+PyTree = Any
 
 
-def experience(train: TrainState, rollout: Rollout, policy: AnyPolicy, config: Config) -> dict[str, Any]:
+def told(state: ProgramState, experience: Experience, behaviour: Behaviour, config: Config) -> dict[str, Any]:
     """A rollout as arrays [T, L, ...], in the environment's units; with many agents, a dictionary of these by group."""
-    if isinstance(policy, Policy):
-        told = jit(partial(_told, policy=policy, config=config))(train, rollout)
-        return dict(jax.device_get(told))
-    return {
-        name: experience(group_state(train, name), rollout_of(policy, name, rollout), own, config)
-        for name, own in policy.groups.items()
-    }
+
+    def each(state: ProgramState, experience: Experience) -> dict[str, Any]:
+        rollouts, critic_state = prepare(experience, behaviour)
+        return {
+            name: _told(state.train.groups[name], state.lanes[name], rollouts[name], critic_state, policy, config)
+            for name, policy in behaviour.policies.items()
+        }
+
+    found: dict[str, Any] = jax.device_get(jit(each)(state, experience))
+    return {name: found[name] for name in behaviour.policies} if behaviour.policies.groups.many else found[ONE]
 
 
-def _told(train: TrainState, rollout: Rollout, policy: Policy, config: Config) -> dict[str, Tree]:
-    stats, reward = train.reward_stats, rollout.reward
+def _told(
+    learner: LearnerState,
+    lanes: LearnerLanes,
+    rollout: Rollout,
+    critic_state: CriticState | None,
+    policy: Policy,
+    config: Config,
+) -> dict[str, PyTree]:
+    stats, reward = learner.reward_stats, rollout.reward
     unit = jnp.float32(1) if stats is None else reward_scale(stats)
-    samples, _ = training_samples(train, rollout, reward / unit, policy, config)
+    samples, _ = training_samples(learner, lanes, rollout, critic_state, reward / unit, policy, config)
     shape, ended = reward.shape, rollout.ended
 
     def following(obs: jax.Array, final: jax.Array, last: jax.Array) -> jax.Array:
@@ -65,7 +77,7 @@ def _told(train: TrainState, rollout: Rollout, policy: Policy, config: Config) -
 
 
 def evaluate_agent(
-    agent: AnyAgent, env: Any, num_episodes: int = 10, *, deterministic: bool = True, seed: int = 0
+    agent: Any, env: Any, num_episodes: int = 10, *, deterministic: bool = True, seed: int = 0
 ) -> dict[str, float]:
     """Play `num_episodes` episodes of `env` (an id, an object or a factory, as for `PPOTrainer`) with an agent.
 
@@ -77,12 +89,14 @@ def evaluate_agent(
     if num_episodes < 1:
         raise UserError(f"An evaluation takes at least 1 episode, not {num_episodes}.")
     config = agent.config
-    source = envs.stacked(teamed(envs.make(env), config.agents), config.env.frame_stack)
-    check_spaces(agent, source.spec)
+    source = with_groups(envs.make(env), config.agents)
+    fit_agent(agent, source.spec, config)
+    agents = as_agents(agent)
+    check_spaces(agents, source.spec, config, critics=False)
     how = (config.env, seed, config.track.success_return, deterministic, config.eval.max_steps)
-    evaluator = make_evaluator(source, agent.policy, num_episodes, *how)
+    evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
     try:
-        played = evaluator(agent.params, agent.obs_stats)
+        played = evaluator(actors(agents.groups))
     finally:
         evaluator.close()
     assert played is not None, "nobody stopped it"

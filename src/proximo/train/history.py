@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
-from proximo.ppo.finite import WATCHED
-from proximo.ppo.rollout import Episodes
-from proximo.teams import Team
+from proximo.envs.groups import Groups
+from proximo.ppo.finite import what_broke
+from proximo.rollout.types import Episodes
 from proximo.train.convergence import Convergence, window_averages
 from proximo.train.program import UpdateReport
 
@@ -28,9 +28,9 @@ MAX_SKIPPED = 20
 class History:
     """Counts steps and episodes, averages the recent ones, watches convergence, and says when to stop."""
 
-    def __init__(self, config: Config, team: Team | None = None):
+    def __init__(self, config: Config, groups: Groups):
         self.config = config
-        self.team = team
+        self.groups = groups
         self.updates = 0
         self.steps = 0
         self.episodes = 0
@@ -51,8 +51,8 @@ class History:
         self.convergence = Convergence(config.stop)
         self._goal_counts = True
         self.skipped_in_a_row = 0
-        # Of the last episodes: return, length, success; with many agents each one's return; with self-play the score.
-        self._recent = np.zeros((num_rows(config, team), 0))
+        # Of the last episodes: return, length, success, each agent's return; with self-play the score.
+        self._recent = np.zeros((num_rows(config, groups), 0))
         self._training_seconds = self._elapsed_before = 0.0
         self._created = self._started = self._chunk_started = time.perf_counter()
 
@@ -206,21 +206,20 @@ class History:
 
     def _take(self, report: UpdateReport) -> bool:
         """Whether an update counts: it is finite, or it was undone and the run may go on."""
-        bad = [name for name in WATCHED if not np.isfinite(report.metrics[name])]
-        if not bad:
+        seen = what_broke(report.metrics)
+        if seen is None:
             self.skipped_in_a_row = 0
             return True
         if self.config.train.on_nonfinite == "stop" or self.skipped_in_a_row + 1 >= MAX_SKIPPED:
             return False
         if not self.skipped_in_a_row:
-            seen = f"{bad[0]} = {report.metrics[bad[0]]}"
             self.notices.append(f"Update {self.updates + 1:,} was undone: {seen} (train.on_nonfinite=skip).")
         self.skipped += 1
         self.skipped_in_a_row += 1
         return True
 
     def _add(self, report: UpdateReport, elapsed: float) -> Record:
-        finished = finished_episodes(report.episodes)
+        finished = finished_episodes(report.episodes, self.groups)
         self.finished.append(finished)
         self.updates += 1
         self.steps += int(report.num_valid)
@@ -257,10 +256,8 @@ class History:
 
     def _of_agents(self) -> Record:
         """Of many agents, the recent returns of each; and how the learning side did against earlier policies."""
-        if self.team is None:
-            return {}
-        last = 3 + len(self.team.agents)
-        named = self.team.by_name(self._recent[3:last].T)
+        last = 3 + len(self.groups.agents)
+        named = self.groups.by_name(self._recent[3:last].T)
         found: Record = {f"recent/{name}/return_mean": _mean(returns) for name, returns in named.items()}
         if self.config.agents.selfplay:
             found["selfplay/win_rate"] = self._win_rate
@@ -278,18 +275,17 @@ class History:
         return "budget" if any(spent) else None
 
 
-def num_rows(config: Config, team: Team | None) -> int:
+def num_rows(config: Config, groups: Groups) -> int:
     """Numbers that are kept of an episode."""
-    return 3 if team is None else 3 + len(team.agents) + bool(config.agents.selfplay)
+    return 3 + len(groups.agents) + bool(config.agents.selfplay)
 
 
-def finished_episodes(episodes: Episodes) -> np.ndarray:
-    """[3, n] return, length and success of the episodes that finished, in the order they did (time, then lane); with
-    many agents, then the return of each; with self-play, then the score."""
+def finished_episodes(episodes: Episodes, groups: Groups) -> np.ndarray:
+    """[3 + A, n] return, length and success of the episodes that finished, in the order they did (time, then
+    environment), and the return of each agent; with self-play, then the score."""
     ended = episodes.length > 0
-    parts = [part[ended][None] for part in (episodes.returned, episodes.length, episodes.success)]
-    if episodes.agents is not None:
-        parts.append(episodes.agents[ended].T)
+    parts = [part[ended][None] for part in (episodes.episode_return, episodes.length, episodes.success)]
+    parts += [episodes.members[name][ended].T for name in groups]
     if episodes.score is not None:
         parts.append(episodes.score[ended][None])
     return np.concatenate([part.astype(np.float64) for part in parts])

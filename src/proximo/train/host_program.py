@@ -11,92 +11,114 @@ from typing import Any
 import jax
 import numpy as np
 
-from proximo.collect.compiled import CollectState
-from proximo.collect.host import Collected, HostCollector, tally
-from proximo.compiling import compiled, jit, key_of, settings_key, shapes
+from proximo.compiling import cached, compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import HostEnv, HostSource
-from proximo.policy.team import AnyPolicy
-from proximo.ppo.rollout import Rollout
-from proximo.ppo.team import broken_all, initial_state
+from proximo.envs.api import HostEnv, HostSource, PyTree
+from proximo.multi_agent.prepare import prepare
+from proximo.policy.behaviour import Behaviour
+from proximo.ppo.finite import broken
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.traced import Numbers, joined, split
-from proximo.ppo.update import TrainState
+from proximo.ppo.types import TrainState
+from proximo.ppo.update import initial_lanes
+from proximo.rollout.host import HostRollout, HostRunner, tally
+from proximo.rollout.types import Experience, RunnerState
 from proximo.seeding import shared_with_evaluation
-from proximo.train.program import Fill, ProgramState, UpdateReport, learn, unstacked
+from proximo.train.program import (
+    Fill,
+    Given,
+    ProgramState,
+    UpdateReport,
+    first_train_state,
+    fresh,
+    learn,
+    rollout_noise,
+    settled,
+    unstacked,
+)
 
-Tree = Any
 GRACE_SECONDS = 2.0
 """How long a rollout may still take after Ctrl-C."""
 
 
 class HostProgram:
-    """Collect and update by turns over lanes of a host environment; with the interface of `CompiledProgram`.
+    """Collect and update by turns over host environments; with the interface of `CompiledProgram`.
 
     The environments cannot go back, so a call makes one update.
     """
 
     max_chunk = 1
 
-    def __init__(self, source: HostSource, policy: AnyPolicy, config: Config):
+    def __init__(self, source: HostSource, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.source = source
-        self.policy = policy
-        self.config = config
+        self.behaviour = behaviour
+        self.config = config = settled(config, behaviour)
+        self.recipe = recipe
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}
         self._env: HostEnv | None = None
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
-        self._last: Collected | None = None
+        self._last: HostRollout | None = None
         self._shape, self._numbers = split(config)
-        self._key = key_of(settings_key(self._shape), policy.key)
+        self._key = key_of(settings_key(self._shape), behaviour.key, recipe.key)
+        num_envs, steps = config.env.num_envs, config.ppo.rollout_length
+        self._prepare = cached(
+            key_of("before a rollout", behaviour.key, num_envs, steps),
+            lambda: jit(lambda train: (behaviour.choose(train), rollout_noise(train, behaviour, num_envs, steps))),
+        )
 
-    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
+    def init(self, given: Given) -> ProgramState:
         """Start the environments; the state before the first update."""
-        given = (params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
-        train = compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
-        self._standing = ProgramState(train, self._start(self.config.seed))
+        told = (given, np.int32(self.config.seed), self._numbers)
+        train = compiled(key_of("start", self._key, shapes(told)), self._initial, *told)(*told)
+        self._standing = self._begun(train, self._start(train, self.config.seed))
         return self._standing
 
-    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+    def resume(self, fill: Fill, envs: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved, with the environments put back; or, where they cannot be, all starting anew."""
-        params = jax.eval_shape(self.policy.init, jax.random.key(0))
-        stats = self.policy.initial_stats()
-        train = jax.eval_shape(self._initial, params, stats, np.int32(0), self._numbers)
-        first = self._start(self.config.seed)
-        state = fill(ProgramState(train, first))
+        train = jax.eval_shape(self._initial, fresh(self.behaviour), np.int32(0), self._numbers)
+        first = self._start(train, self.config.seed)
+        state = fill(self._begun(train, first))
         assert self._env is not None
-        exact = lanes is not None and self._env.set_states(lanes)
+        exact = envs is not None and self._env.set_states(envs)
         if not exact:
-            state = replace(state, collect=self._collector.start(seed))
+            state = self._begun(state.train, self._runner.start(seed))
         self._take_notices()
         self._standing = state
         return state, exact
 
-    def lanes(self, state: ProgramState) -> list[bytes] | None:
+    def envs(self, state: ProgramState) -> list[bytes] | None:
         if state is not self._standing or self._env is None:
             return None
         states = [one for one in self._env.get_states() if one is not None]
-        return states if len(states) == self._env.num_lanes else None
+        return states if len(states) == self._env.num_envs else None
 
-    def collect(self, state: ProgramState) -> Rollout:
-        self._collector.warm_up(state.train, state.collect)
+    def collect(self, state: ProgramState) -> Experience:
+        self._runner.warm_up(*self._chosen(state), state.runner)
         self._standing = None
-        collected = self._collector.collect(state.train, state.collect, bool)
-        assert collected is not None, "nobody stopped it"
-        rollout: Rollout = jax.tree.map(np.array, collected.rollout)  # the collector uses its memory again
-        return rollout
+        chosen, noise = self._chosen(state)
+        self._runner.run(chosen, state.runner, noise, bool)
+        played = self._runner.rollout(state.runner)
+        count = jit(partial(tally, success_return=self.config.track.success_return))
+        experience: Experience = jax.tree.map(np.array, count(state.runner, played)[1])
+        return experience
 
     def diagnose(self, state: ProgramState) -> list[str]:
         assert self._last is not None
-        find = jit(partial(broken_all, policy=self.policy, config=self.config))
-        return [name for name, bad in find(state.train, self._last.rollout, state.collect.discounted).items() if bad]
+
+        def again(state: ProgramState, played: HostRollout) -> Any:
+            prepared = prepare(tally(state.runner, played, None)[1], self.behaviour)
+            return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
+
+        return [name for name, bad in jit(again)(state, self._last).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first rollout starts at once."""
-        example = self._collector.warm_up(state.train, state.collect)
+        example = self._runner.warm_up(*self._chosen(state), state.runner)
         if self._learn is None:
-            given = (state.train, state.collect, example, self._numbers)
-            learn = partial(learn_from, policy=self.policy, shape=self._shape)
+            given = (state, example, self._numbers)
+            learn = partial(learn_from, behaviour=self.behaviour, shape=self._shape, recipe=self.recipe)
             self._learn = compiled(key_of("learn", self._key, shapes(given)), learn, *given)
 
     def run(
@@ -106,19 +128,21 @@ class HostProgram:
         if self._learn is None:
             self.compile(state)
         self._standing = None
-        collected = self._last = self._collector.collect(state.train, state.collect, Patience(stop))
+        chosen, noise = self._chosen(state)
+        done = self._runner.run(chosen, state.runner, noise, Patience(stop))
         self._take_notices()
-        if collected is None:
+        if done < self.config.ppo.rollout_length:
             return state, []
+        self._last = self._runner.rollout(state.runner)
         began = time.perf_counter()
-        train, lanes, report = self._learn(state.train, state.collect, collected, self._numbers)
-        self._standing = ProgramState(train, lanes)
+        self._standing, report = self._learn(state, self._last, self._numbers)
         on_host = unstacked(jax.device_get(report))
         self.seconds = {
-            "environment": self._collector.env_seconds,
-            "policy": self._collector.policy_seconds,
+            "environment": self._runner.env_seconds,
+            "policy": self._runner.policy_seconds,
             "learning": time.perf_counter() - began,
         }
+        assert self._standing is not None
         return self._standing, [on_host]
 
     def close(self) -> None:
@@ -126,18 +150,27 @@ class HostProgram:
             self._env.close()
             self._env = None
 
-    def _initial(
-        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
-    ) -> TrainState:
-        return initial_state(self.policy, params, obs_stats, joined(self._shape, numbers, seed), reward_stats)
+    def _chosen(self, state: ProgramState) -> tuple[PyTree, PyTree]:
+        """What the behaviour chooses for a rollout, and what its actions are drawn from."""
+        chosen, noise = self._prepare(state.train)
+        return chosen, noise
 
-    def _start(self, seed: int) -> CollectState:
+    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> TrainState:
+        return first_train_state(given, self.behaviour, joined(self._shape, numbers, seed), self.recipe)
+
+    def _begun(self, train: TrainState, standing: RunnerState) -> ProgramState:
+        return ProgramState(train, initial_lanes(self.behaviour.policies, self.config.env.num_envs), standing)
+
+    def _start(self, train: TrainState, seed: int) -> RunnerState:
         self.close()
-        self._env = self.source.lanes(self.config.env.num_envs, self.config.env)
-        self._collector = HostCollector(self._env, self.policy, self.config)
-        state = self._collector.start(seed)
+        config = self.config
+        self._env = self.source.open_envs(config.env.num_envs, config.env)
+        chosen = jax.eval_shape(self.behaviour.choose, train)
+        steps = config.ppo.rollout_length
+        self._runner = HostRunner(self._env, self.behaviour, steps, chosen, config.env.frame_stack)
+        standing = self._runner.start(seed)
         self._take_notices()
-        return state
+        return standing
 
     def _take_notices(self) -> None:
         assert self._env is not None
@@ -161,15 +194,9 @@ class Patience:
 
 
 def learn_from(
-    train: TrainState,
-    state: CollectState,
-    collected: Collected,
-    numbers: Numbers,
-    policy: AnyPolicy,
-    shape: Config,
-) -> tuple[TrainState, CollectState, UpdateReport]:
+    state: ProgramState, played: HostRollout, numbers: Numbers, behaviour: Behaviour, shape: Config, recipe: Recipe
+) -> tuple[ProgramState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
     config = joined(shape, numbers)
-    lanes, episodes = tally(state, collected, config.track.success_return)
-    following, report = learn(ProgramState(train, lanes), collected.rollout, episodes, policy, config)
-    return following.train, following.collect, report
+    standing, experience = tally(state.runner, played, config.track.success_return)
+    return learn(replace(state, runner=standing), experience, behaviour, config, recipe)

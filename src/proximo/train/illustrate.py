@@ -9,9 +9,8 @@ from typing import Any
 
 from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
-from proximo.policy.team_agent import AnyAgent
-from proximo.record import film
-from proximo.trace import trace
+from proximo.rollout.episode_log import LoggedAgents, episode_log
+from proximo.rollout.video import film
 from proximo.track.plots import draw_pictures
 
 _drawing = threading.Lock()
@@ -23,7 +22,7 @@ def illustrate(
     config: Config,
     result: dict[str, Any],
     env: JaxEnv | HostSource,
-    agent: AnyAgent,
+    agents: LoggedAgents,
     stop: Callable[[], bool] = bool,
 ) -> list[str]:
     """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:
@@ -32,7 +31,7 @@ def illustrate(
     played = None
     try:
         if result["final_eval"]:
-            played = trace(env, agent, config.env, config.seed, stop, config.eval.max_steps)
+            played = episode_log(env, agents, config.env, config.seed, stop, config.eval.max_steps)
     except Exception as error:
         trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
     try:
@@ -43,7 +42,7 @@ def illustrate(
     try:
         if config.track.video and result["final_eval"]:
             limit = config.eval.max_steps
-            trouble += film(path / "videos" / "final", env, agent, config.env, config.seed, max_steps=limit)[1]
+            trouble += film(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
     except Exception as error:
         trouble.append(f"There is no video: {error}")
     return trouble

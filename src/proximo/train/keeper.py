@@ -10,7 +10,7 @@ from typing import Any
 
 from proximo.errors import TrainingError, UserError
 from proximo.files import shown
-from proximo.policy.team_agent import AnyAgent
+from proximo.policy.agents import Agents
 from proximo.track.store import RunStore
 from proximo.train import checkpoint
 from proximo.train.history import History, Record
@@ -33,14 +33,14 @@ class Keeper:
         self,
         store: RunStore,
         program: Program,
-        agent: AnyAgent,
+        agents: Agents,
         by_id: bool,
         note: Callable[[str], None],
         asked: Callable[[], bool] = bool,
     ):
         self.store = store
         self.program = program
-        self.agent = agent
+        self.agents = agents
         self._by_id = by_id
         self.written: list[Path] = []
         """Checkpoints; whoever tells of them takes them away."""
@@ -106,7 +106,7 @@ class Keeper:
         if whole and self._saved != (history.updates, history.unfinished):
             self.write(lambda: self._checkpoint(state, history))
         self._save_policy("final_actor")
-        self.write(lambda: self.agent.save_value_net(self.store.path / "models" / "final_critic"))
+        self.write(lambda: self.agents.save_value_net(self.store.path / "models" / "final_critic"))
 
     def keep_if_best(self, state: ProgramState, history: History, score: float | None) -> None:
         """At the end: the policy as it is now may be the best, and is if there was none before.
@@ -128,7 +128,7 @@ class Keeper:
         last = f"The last checkpoint there is of step {known[-1]:,}." if known else "There is no checkpoint."
         elsewhere = Path(tempfile.mkdtemp(prefix="proximo-")) / "agent.safetensors"
         try:
-            self.agent.save(elsewhere)
+            self.agents.save(elsewhere)
             last += f" What was trained is in {elsewhere}."
         except OSError as error:
             last += f" What was trained could not be saved as {elsewhere} either: {error.strerror}."
@@ -157,10 +157,10 @@ class Keeper:
         self.write(lambda: self._save(checkpoint.BEST, state, history))
 
     def _save(self, name: str, state: ProgramState, history: History) -> None:
-        checkpoint.save(self.store.path, name, state, self.program.lanes(state), history, self.agent, self._by_id)
+        checkpoint.save(self.store.path, name, state, self.program.envs(state), history, self.agents, self._by_id)
 
     def _save_policy(self, name: str) -> None:
-        self.write(lambda: self.agent.save_policy_net(self.store.path / "models" / name))
+        self.write(lambda: self.agents.save_policy_net(self.store.path / "models" / name))
 
     def write(self, write: Callable[[], object]) -> None:
         """Write something. What fails is said once, and training goes on: the next time may be better."""

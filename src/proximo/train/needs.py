@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.config import Config
-from proximo.envs import EnvSpec
+from proximo.envs.groups import Groups
 from proximo.errors import UserError
 from proximo.files import total_memory
 from proximo.policy.spaces import LARGEST, LARGEST_ACTION, space_to_json
@@ -23,27 +23,24 @@ OF_A_WEIGHT = 16
 """Bytes: the weight, its gradient, and Adam's two moments."""
 
 
-def check_needs(spec: EnvSpec, config: Config) -> None:
+def check_needs(env_id: str, groups: Groups, config: Config) -> None:
     """Refuse spaces that no policy can be saved with, and sizes that need more memory than there is, in numbers.
 
     What is counted is the least that is needed: nothing is refused that would have worked.
     """
-    team = spec.team
-    seen = {"": spec.observation_space} if team is None else team.observation_spaces
-    done = {"": spec.action_space} if team is None else team.action_spaces
-    for what, found, largest in (("observation", seen, LARGEST), ("action", done, LARGEST_ACTION)):
-        for space in found.values():
-            _check_space(spec.id, what, space, largest)
+    seen = [group.observation_space for group in groups.values()]
+    for group in groups.values():
+        _check_space(env_id, "observation", group.observation_space, LARGEST)
+        _check_space(env_id, "action", group.action_space, LARGEST_ACTION)
     if jax.default_backend() != "cpu":
         return
-    agents = 1 if team is None else len(team.agents)
-    sample = OF_A_SAMPLE + min(map(_bytes, seen.values()))
-    samples = config.frames_per_batch * agents
+    sample = OF_A_SAMPLE + min(map(_bytes, seen))
+    samples = config.frames_per_batch * len(groups.agents)
     numbers = f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={config.ppo.rollout_length:,}"
     _check(samples * sample, f"The {samples:,} samples of an update ({numbers}), each of {sample:,} bytes or more,")
     widths = config.network.hidden_sizes
     copies = 2 if config.network.torso == "separate" else 1
-    weights = copies * sum(a * b for a, b in pairwise((min(map(_width, seen.values())), *widths)))
+    weights = copies * sum(a * b for a, b in pairwise((min(map(_width, seen)), *widths)))
     _check(weights * OF_A_WEIGHT, f"The networks of network.hidden_sizes={list(widths)}, {weights:,} weights or more,")
 
 

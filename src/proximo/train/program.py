@@ -13,20 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.collect.compiled import CollectState, collect, initial_collect_state
 from proximo.compiling import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import CompiledEnv
-from proximo.envs.keys import env_key
-from proximo.policy.team import AnyPolicy, TeamPolicy
-from proximo.ppo.finite import is_finite
+from proximo.envs.api import CompiledEnv, PyTree
+from proximo.multi_agent.prepare import prepare
+from proximo.policy.behaviour import Behaviour, draw_noise
+from proximo.policy.normalize import RunningStats
+from proximo.ppo.finite import broken, is_finite
 from proximo.ppo.loss import Metrics
-from proximo.ppo.rollout import Episodes, Rollout
-from proximo.ppo.team import broken_all, initial_state, update_all, with_scores
+from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.traced import Numbers, joined, split
-from proximo.ppo.update import TrainState
+from proximo.ppo.types import LearnerLanes, TrainState
+from proximo.ppo.update import initial_lanes, initial_train_state, update
+from proximo.rollout.compiled import CompiledRunner, collect
+from proximo.rollout.episodes import env_valid
+from proximo.rollout.types import Episodes, Experience, RunnerState
+from proximo.seeding import reset_key
+from proximo.settings import settle
+from proximo.spaces import has_continuous
 
-Tree = Any
 MAX_CHUNK = 64
 MAX_CHUNK_EPISODES = 2**20
 
@@ -36,7 +41,8 @@ class ProgramState:
     """The whole state of a run on the device: what a checkpoint holds."""
 
     train: TrainState
-    collect: CollectState
+    lanes: dict[str, LearnerLanes]
+    runner: RunnerState
 
 
 @struct.dataclass
@@ -49,7 +55,9 @@ class UpdateReport:
     mean_reward: jax.Array
 
 
-Fill = Callable[[Tree], Any]
+Given = tuple[dict[str, PyTree], dict[str, PyTree], dict[str, RunningStats | None]]
+"""Parameters, statistics of observations and of rewards, by group."""
+Fill = Callable[[PyTree], Any]
 """From a tree of shapes and types to one of arrays."""
 
 
@@ -61,7 +69,7 @@ class Program(Protocol):
     seconds: dict[str, float]
     """What an update's parts took in the last call, where they can be told apart."""
 
-    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState: ...
+    def init(self, given: Given) -> ProgramState: ...
 
     def compile(self, state: ProgramState) -> None: ...
 
@@ -72,20 +80,20 @@ class Program(Protocol):
         No report if `stop` became true before the first was made."""
         ...
 
-    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+    def resume(self, fill: Fill, envs: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved, and whether the environments stand where they stood then.
 
-        `fill` gives a tree of the given types the saved numbers. `lanes` is what `lanes` gave. Environments that
-        cannot be put back start anew, from `seed`.
+        `fill` gives a tree of the given types the saved numbers. `envs` is what `envs` gave. Environments that cannot
+        be put back start anew, from `seed`.
         """
         ...
 
-    def lanes(self, state: ProgramState) -> list[bytes] | None:
+    def envs(self, state: ProgramState) -> list[bytes] | None:
         """What is to be saved besides `state`: where each environment outside it stands. None if that is not known,
         because one cannot say it, or has moved on since."""
         ...
 
-    def collect(self, state: ProgramState) -> Rollout:
+    def collect(self, state: ProgramState) -> Experience:
         """A rollout from `state`, which must be the one that `init` gave last; nothing is learned from it."""
         ...
 
@@ -97,56 +105,55 @@ class Program(Protocol):
 
 
 class CompiledProgram:
-    """Collect and update as one program over lanes of a JAX environment.
+    """Collect and update as one program over JAX environments.
 
     The number of updates is an argument of the compiled loop, not part of its shape. One executable therefore
     serves every chunk, and cutting a run differently cannot change a bit of it. So are the numbers among the settings,
     from the learning rate to gamma: runs of one process that differ in these and their seeds share the executable.
     """
 
-    def __init__(self, env: CompiledEnv, policy: AnyPolicy, config: Config):
-        self.env = env
-        self.policy = policy
-        self.config = config
-        lanes = config.ppo.rollout_length * env.num_lanes
-        self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // lanes))
+    def __init__(self, env: CompiledEnv, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
+        self.behaviour = behaviour
+        self.config = config = settled(config, behaviour)
+        self.recipe = recipe
+        self.runner = CompiledRunner(env, behaviour, config.env.frame_stack)
+        self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // config.frames_per_batch))
         self.notices: list[str] = []
         self.seconds: dict[str, float] = {}
         self._run: Any = None
         self._shape, self._numbers = split(config)
 
-    def init(self, params: Tree, obs_stats: Tree, reward_stats: Tree = None) -> ProgramState:
-        """The state before the first update, from a policy's parameters and statistics."""
-        given = (params, obs_stats, np.int32(self.config.seed), self._numbers, reward_stats)
-        return compiled(key_of("start", self._key, shapes(given)), self._initial, *given)(*given)
+    def init(self, given: Given) -> ProgramState:
+        """The state before the first update, from the policies' parameters and statistics."""
+        told = (given, np.int32(self.config.seed), self._numbers)
+        state: ProgramState = compiled(key_of("start", self._key, shapes(told)), self._initial, *told)(*told)
+        return state
 
-    def resume(self, fill: Fill, lanes: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
+    def resume(self, fill: Fill, envs: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved: it holds the environments too."""
-        params = jax.eval_shape(self.policy.init, jax.random.key(0))
-        stats = self.policy.initial_stats()
-        return fill(jax.eval_shape(self._initial, params, stats, np.int32(0), self._numbers)), True
+        told = (fresh(self.behaviour), np.int32(0), self._numbers)
+        return fill(jax.eval_shape(self._initial, *told)), True
 
-    def lanes(self, state: ProgramState) -> list[bytes] | None:
+    def envs(self, state: ProgramState) -> list[bytes] | None:
         return []
 
-    def collect(self, state: ProgramState) -> Rollout:
-        def once(state: ProgramState) -> Rollout:
-            return collect(state.train, state.collect, self.env, self.policy, self.config)[1]
-
-        rollout: Rollout = jit(once)(state)
-        return rollout
+    def collect(self, state: ProgramState) -> Experience:
+        experience: Experience = jit(lambda state: rollout(state, self.runner, self.config)[1])(state)
+        return experience
 
     def diagnose(self, state: ProgramState) -> list[str]:
         def again(state: ProgramState) -> OrderedDict[str, jax.Array]:
-            _, rollout, _ = collect(state.train, state.collect, self.env, self.policy, self.config)
-            return broken_all(state.train, rollout, state.collect.discounted, self.policy, self.config)
+            prepared = prepare(rollout(state, self.runner, self.config)[1], self.behaviour)
+            return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
 
         return [name for name, bad in jit(again)(state).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
         if self._run is None:
-            self._run = compiled(key_of("chunk", self._key), self._chunk, state, np.int32(1), self._numbers)
+            self._run = compiled(
+                key_of("chunk", self._key, shapes(state)), self._chunk, state, np.int32(1), self._numbers
+            )
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
@@ -163,19 +170,18 @@ class CompiledProgram:
     @property
     def _key(self) -> Hashable | None:
         """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
-        return key_of(settings_key(self._shape), env_key(self.env), self.policy.key)
+        return key_of(settings_key(self._shape), self.runner.key, self.recipe.key)
 
-    def _initial(
-        self, params: Tree, obs_stats: Tree, seed: jax.Array, numbers: Numbers, reward_stats: Tree = None
-    ) -> ProgramState:
+    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> ProgramState:
         config = joined(self._shape, numbers, seed)
-        train = initial_state(self.policy, params, obs_stats, config, reward_stats)
-        return ProgramState(train, initial_collect_state(self.env, self.policy, config))
+        train = first_train_state(given, self.behaviour, config, self.recipe)
+        lanes = initial_lanes(self.behaviour.policies, config.env.num_envs)
+        return ProgramState(train, lanes, self.runner.start(reset_key(config.seed)))
 
     def _chunk(
         self, state: ProgramState, num_updates: jax.Array, numbers: Numbers
     ) -> tuple[ProgramState, UpdateReport]:
-        one = partial(train_step, env=self.env, policy=self.policy, config=joined(self._shape, numbers))
+        one = partial(train_step, runner=self.runner, config=joined(self._shape, numbers), recipe=self.recipe)
         shapes = jax.eval_shape(one, state)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
 
@@ -187,37 +193,73 @@ class CompiledProgram:
         return jax.lax.fori_loop(0, num_updates, step, (state, reports))
 
 
+def settled(config: Config, behaviour: Behaviour) -> Config:
+    """`config` with what it leaves to the kind of actions."""
+    groups = behaviour.policies.groups.values()
+    return settle(config, any(has_continuous(group.action_space) for group in groups))
+
+
+def fresh(behaviour: Behaviour) -> Given:
+    """Shapes and types of what `init` is given; statistics of rewards are added where they are kept."""
+    policies = behaviour.policies
+    return jax.eval_shape(policies.init, jax.random.key(0)), policies.initial_stats(), {}
+
+
+def first_train_state(given: Given, behaviour: Behaviour, config: Config, recipe: Recipe) -> TrainState:
+    """The state of training before the first update."""
+    params, obs_stats, reward_stats = given
+    train = initial_train_state(params, obs_stats, config, reward_stats, recipe)
+    return replace(train, opponents=behaviour.initial_opponents(train))
+
+
+def rollout(state: ProgramState, runner: CompiledRunner, config: Config) -> tuple[RunnerState, Experience]:
+    """Step every environment `ppo.rollout_length` times as training does."""
+    train, steps, num_envs = state.train, config.ppo.rollout_length, config.env.num_envs
+    noise = rollout_noise(train, runner.behaviour, num_envs, steps)
+    keys = jax.random.split(jax.random.fold_in(train.keys.env, train.update), steps)
+    chosen = runner.behaviour.choose(train)
+    return collect(runner, chosen, state.runner, noise, keys, config.track.success_return)
+
+
+def rollout_noise(train: TrainState, behaviour: Behaviour, num_envs: int, steps: int) -> PyTree:
+    """What the actions of a rollout are drawn from."""
+    key = jax.random.fold_in(train.keys.action, train.update)
+    return draw_noise(behaviour.policies, key, num_envs, (steps,))
+
+
 def train_step(
-    state: ProgramState, env: CompiledEnv, policy: AnyPolicy, config: Config
+    state: ProgramState, runner: CompiledRunner, config: Config, recipe: Recipe = BUILT_IN
 ) -> tuple[ProgramState, UpdateReport]:
     """Collect one rollout and learn from it."""
-    lanes, rollout, episodes = collect(state.train, state.collect, env, policy, config)
-    return learn(ProgramState(state.train, lanes), rollout, episodes, policy, config)
+    standing, experience = rollout(state, runner, config)
+    return learn(replace(state, runner=standing), experience, runner.behaviour, config, recipe)
 
 
 def learn(
-    state: ProgramState, rollout: Rollout, episodes: Episodes, policy: AnyPolicy, config: Config
+    state: ProgramState, experience: Experience, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN
 ) -> tuple[ProgramState, UpdateReport]:
-    """Learn from a rollout that was collected up to `state.collect`. Whatever kind of environment made it."""
-    lanes = state.collect
-    train, discounted, critic_carry, metrics = update_all(state.train, rollout, lanes.discounted, policy, config)
-    lanes = replace(lanes, discounted=discounted, carry=lanes.carry | {"critic": critic_carry})
+    """Learn from what was collected up to `state.runner`. Whatever kind of environment made it."""
+    policies, standing = behaviour.policies, state.runner
+    prepared = prepare(experience, behaviour)
+    train, lanes, metrics = update(state.train, state.lanes, *prepared, policies, config, recipe)
     if config.train.on_nonfinite == "skip":
         undone = replace(state.train, update=train.update)
         train = jax.lax.cond(is_finite(metrics), lambda: train, lambda: undone)
         # The environments have moved on, and so does what goes with them; it may hold what was not finite.
-        lanes = replace(lanes, discounted=finite_part(lanes.discounted), carry=finite_part(lanes.carry))
-    valid, reward = rollout.valid, rollout.reward
-    if isinstance(policy, TeamPolicy):
-        valid, reward = valid.any(-1), reward.mean(-1)
-        episodes = with_scores(policy, episodes)
+        lanes, standing = finite_part(lanes), replace(standing, carry=finite_part(standing.carry))
+    train = replace(train, opponents=behaviour.updated_opponents(train))
+    rewards = [
+        own.reward.reshape(*own.reward.shape[:-1], config.env.num_envs, -1) for own in experience.groups.values()
+    ]
+    valid, reward = env_valid(experience.groups, config.env.num_envs), jnp.concatenate(rewards, axis=-1).mean(-1)
     num_valid = valid.sum(dtype=jnp.int32)
     train = replace(train, env_steps=train.env_steps.after(num_valid, config.frames_per_batch))
     mean_reward = jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
-    return ProgramState(train, lanes), UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
+    report = UpdateReport(stacked(metrics), behaviour.scored(experience.episodes), num_valid, mean_reward)
+    return ProgramState(train, lanes, standing), report
 
 
-def finite_part(tree: Tree) -> Tree:
+def finite_part(tree: PyTree) -> PyTree:
     """`tree` with 0, as at the start of an episode, for every number that is not finite."""
     return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)), tree)
 

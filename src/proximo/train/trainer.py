@@ -14,43 +14,53 @@ import numpy as np
 
 from proximo import envs
 from proximo.config import Config
-from proximo.envs.team import teamed
+from proximo.envs.grouping import with_groups
 from proximo.errors import EnvError, TrainingError, UserError
-from proximo.evaluate import Evaluator, make_evaluator
 from proximo.files import shown
-from proximo.matches import Matches
-from proximo.policy.team import TeamPolicy
-from proximo.policy.team_agent import AnyAgent
-from proximo.ppo.finite import WATCHED
-from proximo.record import check_drawable
+from proximo.multi_agent.matches import make_matches
+from proximo.multi_agent.team_agent import TeamAgent, as_agents
+from proximo.policy.agent import PPOAgent
+from proximo.policy.behaviour import Learners, actors
+from proximo.policy.own import own_parts
+from proximo.ppo.finite import what_broke
+from proximo.ppo.recipe import make_recipe
+from proximo.presets import find_preset, without_preset
+from proximo.rollout.evaluate import Evaluator, make_evaluator
+from proximo.rollout.video import check_drawable
 from proximo.seeding import resumed_seed
-from proximo.settings import build
+from proximo.settings import build, settle
+from proximo.spaces import has_continuous
 from proximo.summary import as_rewards
 from proximo.track.console import Console, Display, Messages
 from proximo.track.store import RUNS, RunStore, default_directory, versions
 from proximo.track.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
-from proximo.train.experience import experience
+from proximo.train.experience import told
 from proximo.train.history import History, Record
 from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
-from proximo.train.prepare import (
+from proximo.train.program import Given, ProgramState, UpdateReport
+from proximo.train.setup import (
     HELD,
+    check_built_in,
+    check_optimizer,
     check_read,
     check_spaces,
     extended,
     find_resumable,
+    fit_agent,
+    fresh_agents,
     is_complete,
-    make_agent,
     make_program,
     once_more,
     resolve,
+    with_own,
 )
-from proximo.train.program import ProgramState, UpdateReport
 
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
@@ -66,20 +76,24 @@ class PPOTrainer:
 
     `env` is an id, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium environments, or a
     `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
-    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`),
-    `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your own, see
-    docs/networks.md. `verbose` prints the whole block of statistics after every update.
+    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the
+    name of another one: `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network`
+    are networks of your own, see docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a
+    transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
         self,
         env: Any = None,
         *,
-        agent: AnyAgent | None = None,
+        agent: PPOAgent | TeamAgent | None = None,
         network: Any = None,
+        distribution: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
-        preset: bool = True,
+        preset: bool | str = True,
         verbose: bool = False,
         console: Console | None = None,
         **keywords: Any,
@@ -89,18 +103,28 @@ class PPOTrainer:
         given = env if self._by_id else envs.make(env)
         self.config, self._remarks = resolve(given, config, preset, keywords)
         check_read(config, keywords, agent, network)
+        self.recipe = make_recipe(loss, optimizer)
+        self.config = with_own(self.config, {"loss": loss, "optimizer": optimizer})
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
         source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
-        source = envs.stacked(teamed(source, self.config.agents), self.config.env.frame_stack)
-        if agent is not None and network is not None:
-            raise UserError("The agent has its networks already; hand in `agent` or `network`, not both.")
+        source = with_groups(source, self.config.agents)
+        for name, part in (("network", network), ("distribution", distribution)):
+            if agent is not None and part is not None:
+                raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
+        self.config = settle(self.config, has_continuous(source.spec.action_space))
+        if preset is True and config is None and agent is None and not find_preset(self.config.env.id):
+            self._remarks.append(without_preset(self.config, CHANGED))
         self.env = source
-        self.agent = agent or make_agent(source.spec, self.config, network)
-        check_spaces(self.agent, source.spec)
+        fit_agent(agent, source.spec, self.config)
+        own = own_parts(network, distribution)
+        self._agents = fresh_agents(source.spec, self.config, own) if agent is None else as_agents(agent)
+        check_spaces(self._agents, source.spec, self.config)
+        if optimizer is not None:
+            check_optimizer(config, keywords, optimizer, self._agents)
         if self.config.track.video:
             check_drawable(source)
-        self.program = make_program(source, self.agent, self.config)
+        self.program, self._behaviour = make_program(source, self._agents, self.config, self.recipe)
         self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
         if console is not None and verbose:
             raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
@@ -109,10 +133,15 @@ class PPOTrainer:
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
         self._evaluators: dict[int, Evaluator] = {}
-        self._matches = self._make_matches()
+        self._matches = make_matches(source, self._behaviour, self.config)
         self._start: Checkpoint | None = None
         self._more = self._begun = False
         self._first_config = self.config
+
+    @property
+    def agent(self) -> Any:
+        """What is trained: a `PPOAgent`; of many agents, a `TeamAgent`."""
+        return self._agents.public
 
     @classmethod
     def resume(
@@ -123,20 +152,27 @@ class PPOTrainer:
         steps: int | None = None,
         tracking_uri: str | None = None,
         network: Any = None,
+        distribution: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
         console: Console | None = None,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
-        where the run's environment was handed in as an object, and `network` where its networks were. `tracking_uri`
-        is another MLflow than the run's, or that one with user and password, which no file holds.
+        where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
+        `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
+        holds.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.history, steps)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
-        trainer = cls(env, agent=saved.policy(network), config=config, out=path, console=console)
+        own = {"loss": loss, "optimizer": optimizer}
+        check_built_in(saved, own)
+        agents = saved.agents(own_parts(network, distribution))
+        trainer = cls(env, agent=agents.public, config=config, out=path, console=console, **own)
         trainer._start, trainer._more = saved, steps is not None
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
@@ -155,14 +191,14 @@ class PPOTrainer:
             self._go_on()
         self._begun = True
         self._last: tuple[Record, np.ndarray] | None = None  # the update that ended the run, and its episodes
-        history = History(self.config, self.env.spec.team)
+        history = History(self.config, self.env.spec.groups)
         store = self._open(history)
         tracker = make_tracker(self.config, self.path, self.console.warn) if self.tracked else NoTracker()
         self._failure = ""
         self.console.start(self.config, self.path)
         with contextlib.closing(store), contextlib.closing(tracker), Interrupt() as interrupt, self.console, self:
             stopped = lambda: interrupt.signal is not None  # noqa: E731
-            keeper = Keeper(store, self.program, self.agent, self._by_id, self.console.note, interrupt.save_asked)
+            keeper = Keeper(store, self.program, self._agents, self._by_id, self.console.note, interrupt.save_asked)
             state = self._first_state(history)
             self._adopt(state)
             keeper.begin(state, history)
@@ -170,8 +206,7 @@ class PPOTrainer:
             if history.stop_reason is None and not stopped():
                 self.program.compile(state)
             self._tell(self.program.notices)
-            if self.env.spec.team is not None:
-                self.console.note(self.env.spec.team.in_words())
+            self._tell(self.env.spec.groups.in_words())
             history.start_training()
             try:
                 callbacks.call("on_start", self)
@@ -223,14 +258,14 @@ class PPOTrainer:
     def _go_on(self) -> None:
         """Begin where the last call of `train` ended."""
         self._start, _ = find_resumable(self.path, True)
-        history = History(self._start.config, self.env.spec.team)
+        history = History(self._start.config, self.env.spec.groups)
         history.load(self._start.history, self._start.arrays)
         self._more = is_complete(self.path, history)
         if self._more:
             self.config = once_more(self._start.config, self._first_config, self._start.history)
             self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
-        self.program = make_program(self.env, self.agent, self.config)
-        self._evaluators, self._matches = {}, self._make_matches()
+        self.program, self._behaviour = make_program(self.env, self._agents, self.config, self.recipe)
+        self._evaluators, self._matches = {}, make_matches(self.env, self._behaviour, self.config)
 
     def _open(self, history: History) -> RunStore:
         """Take the folder of the run; where it goes on, `history` does so too."""
@@ -261,10 +296,10 @@ class PPOTrainer:
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
         not needed by anyone, and may be any.
         """
-        program = make_program(self.env, self.agent, self.config)
+        program, behaviour = make_program(self.env, self._agents, self.config, self.recipe)
         with contextlib.closing(program):
-            state = program.init(self.agent.params, self.agent.obs_stats, self.agent.reward_stats)
-            return experience(state.train, program.collect(state), self.agent.policy, self.config)
+            state = program.init(self._given())
+            return told(state, program.collect(state), behaviour, self.config)
 
     def close(self) -> None:
         """End the environments' processes. `train` and `evaluate` do so when they are done."""
@@ -286,15 +321,19 @@ class PPOTrainer:
         notices.clear()
 
     def _adopt(self, state: ProgramState) -> None:
-        self.agent.params, self.agent.obs_stats = state.train.params, state.train.obs_stats
-        self.agent.reward_stats = state.train.reward_stats
+        self._agents.adopt(state.train.groups)
+
+    def _given(self) -> Given:
+        """What training begins with."""
+        agents = self._agents
+        return agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats")
 
     def _first_state(self, history: History) -> ProgramState:
         """Where this part of the run begins: at the very start, or where the one before stopped."""
         if self._start is None:
-            return self.program.init(self.agent.params, self.agent.obs_stats, self.agent.reward_stats)
+            return self.program.init(self._given())
         seed = resumed_seed(self.config.seed, len(history.resumed) + 1)
-        state, exact = self.program.resume(self._start.fill, self._start.lanes, seed)
+        state, exact = self.program.resume(self._start.fill, self._start.envs, seed)
         self._start = None
         history.resumed.append({"step": history.steps, "exact": exact})
         self.console.note(f"Resumed after {history.steps:,} steps.{'' if exact else RESEEDED}")
@@ -313,8 +352,7 @@ class PPOTrainer:
         # Replay: the same program, stopped at the very update that ended the run.
         state = self.program.run(before, len(records))[0] if records else before
         if history.stop_reason == "failed":  # what comes after a goal that was reached is of no concern
-            bad = reports[len(records)].metrics
-            seen = next(f"{name} = {bad[name]}" for name in WATCHED if not math.isfinite(bad[name]))
+            seen = what_broke(reports[len(records)].metrics)
             first = (self.program.diagnose(state) or ["something"])[0]
             number = int(state.train.update) + 1
             self._failure = f"In update {number:,} the {first} is not finite ({seen}), so training stopped."
@@ -349,12 +387,6 @@ class PPOTrainer:
         self.console.show(records)
         return True
 
-    def _make_matches(self) -> Matches | None:
-        policy = self.agent.policy
-        if not isinstance(policy, TeamPolicy) or policy.selfplay is None:
-            return None
-        return Matches(self.env, policy, self.config)
-
     def _full_evaluation(self, state: ProgramState, stop: Callable[[], bool]) -> dict[str, Any]:
         """The summary of an evaluation, with self-play also of games against earlier policies; empty if stopped."""
         summary = self._evaluation(self.config.eval.episodes, stop)
@@ -371,7 +403,7 @@ class PPOTrainer:
         if episodes not in self._evaluators:
             self._evaluators[episodes] = make_evaluator(
                 self.env,
-                self.agent.policy,
+                Learners(self._agents.policies),
                 episodes,
                 self.config.env,
                 self.config.seed,
@@ -379,7 +411,7 @@ class PPOTrainer:
                 max_steps=self.config.eval.max_steps,
             )
         evaluator = self._evaluators[episodes]
-        played = evaluator(self.agent.params, self.agent.obs_stats, stop)
+        played = evaluator(actors(self._agents.groups), stop)
         for notice in evaluator.notices:
             self.console.note(f"In an evaluation: {notice}")
         evaluator.notices.clear()
@@ -433,7 +465,7 @@ class PPOTrainer:
             "versions": versions(),
         }
         if not interrupt.impatient:
-            self._tell(illustrate(self.path, self.config, result, self.env, self.agent, stopped))
+            self._tell(illustrate(self.path, self.config, result, self.env, self._agents, stopped))
         # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
         keeper.write(lambda: keeper.store.finish(result))
         # All is saved: now they may fail.

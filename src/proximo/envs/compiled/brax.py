@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.api import Transition, Tree
+from proximo.envs.api import PyTree, Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
@@ -87,12 +87,12 @@ class BraxEnv:
         )
         self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
-    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+    def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():
             state = self.env.reset(key)
         return (state, jnp.int32(0)), Transition(obs=state.obs)
 
-    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, Transition]:
         inner, steps = state
         with lenient():
             inner = self.env.step(inner, action)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.api import Transition, Tree
+from proximo.envs.api import PyTree, Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.lazy import deferred
@@ -68,12 +68,12 @@ class GymnaxEnv:
         self._resets_itself = type(env).step is not Environment.step
         self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
-    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+    def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():
             obs, state = self.env.reset_env(key, self.params)
         return state, Transition(obs=self._typed(obs))
 
-    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, Transition]:
         final_obs = None
         with lenient():
             if self._resets_itself:
@@ -92,7 +92,7 @@ class GymnaxEnv:
         )
         return state, moved
 
-    def _typed(self, obs: Tree) -> Tree:
+    def _typed(self, obs: PyTree) -> PyTree:
         """Some environments emit another type than their space declares; the space is the promise."""
         return build(self.spec.observation_space, lambda path, leaf: jnp.asarray(pick(obs, path), leaf.dtype))
 

@@ -8,7 +8,9 @@ that are done before that are dead until the next episode.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import sys
 from typing import Any
 from unittest import mock
 
@@ -18,15 +20,14 @@ import numpy as np
 from flax import struct
 from gymnasium import spaces
 
-from proximo.envs.api import TeamTransition, Tree
+from proximo.envs.api import PyTree, Roster, TeamTransition
+from proximo.envs.compiled.agents import ManyAgents
 from proximo.envs.compiled.foreign import lenient, unknown
-from proximo.envs.compiled.team import GatheredEnv
 from proximo.envs.keys import Stated
 from proximo.errors import UserError
-from proximo.teams import Roster
 
-# It greets, and what it imports puts a redirected standard output back.
-with mock.patch("builtins.print"), lenient():
+# It greets, and what it imports puts a redirected standard output back, which is redirected again afterwards.
+with mock.patch("builtins.print"), contextlib.redirect_stdout(sys.stdout), lenient():
     import jaxmarl
     from jaxmarl.environments import spaces as theirs
     from jaxmarl.environments.multi_agent_env import MultiAgentEnv
@@ -49,7 +50,7 @@ def names() -> list[str]:
     return sorted([*plain, *(f"{name}-{scenario}" for name in SCENARIOS for scenario in MAP_NAME_TO_SCENARIO)])
 
 
-def make(name: str) -> GatheredEnv:
+def make(name: str) -> ManyAgents:
     """The registered environment `name`."""
     kind, dash, scenario = name.partition("-")
     options: dict[str, Any] = {}
@@ -64,20 +65,20 @@ def make(name: str) -> GatheredEnv:
             env = jaxmarl.make(kind if options else name, **options)
     except (ImportError, ValueError) as error:
         raise UserError(f"jaxmarl/{name} cannot be made here: {error}") from None
-    return GatheredEnv(JaxMarlEnv(env, f"jaxmarl/{name}", by_id=True))
+    return ManyAgents(JaxMarlEnv(env, f"jaxmarl/{name}", by_id=True))
 
 
 def accepts(env: Any) -> bool:
     return isinstance(env, MultiAgentEnv)
 
 
-def wrap(env: MultiAgentEnv) -> GatheredEnv:
-    return GatheredEnv(JaxMarlEnv(env, f"jaxmarl/{type(env).__name__}"))
+def wrap(env: MultiAgentEnv) -> ManyAgents:
+    return ManyAgents(JaxMarlEnv(env, f"jaxmarl/{type(env).__name__}"))
 
 
 @struct.dataclass
 class State:
-    env: Tree
+    env: PyTree
     length: jax.Array  # int32 steps of the episode
 
 
@@ -95,7 +96,7 @@ class JaxMarlEnv:
         self.roster = Roster(
             observation_spaces={a: _seen_space(env.observation_space(a), seen[a]) for a in self.agents},
             action_spaces={a: _action_space(env.action_space(a), env_id) for a in self.agents},
-            state_space=_box(seen[STATE], -np.inf, np.inf) if STATE in seen else None,
+            critic_state_space=_box(seen[STATE], -np.inf, np.inf) if STATE in seen else None,
         )
         self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
@@ -106,10 +107,12 @@ class JaxMarlEnv:
         no = dict.fromkeys(self.agents, False)
         zero = dict.fromkeys(self.agents, 0.0)
         yes = dict.fromkeys(self.agents, True)
-        first = TeamTransition(self._seen(obs), zero, no, no, yes, action_mask=masks, state=obs.get(STATE), over=False)
+        first = TeamTransition(
+            self._seen(obs), zero, no, no, yes, action_mask=masks, critic_state=obs.get(STATE), over=False
+        )
         return State(state, jnp.int32(0)), first
 
-    def step(self, key: jax.Array, state: State, actions: dict[str, Tree]) -> tuple[State, TeamTransition]:
+    def step(self, key: jax.Array, state: State, actions: dict[str, PyTree]) -> tuple[State, TeamTransition]:
         with lenient():
             obs, inner, reward, done, _ = self.env.step_env(key, state.env, actions)
             masks = self._masks(inner)
@@ -125,20 +128,20 @@ class JaxMarlEnv:
             alive={agent: ~flag for agent, flag in ended.items()},
             over=over,
             action_mask=masks,
-            state=obs.get(STATE),
+            critic_state=obs.get(STATE),
         )
         return State(inner, length), moved
 
-    def _seen(self, obs: dict[str, Any]) -> dict[str, Tree]:
+    def _seen(self, obs: dict[str, Any]) -> dict[str, PyTree]:
         return {agent: jnp.asarray(obs[agent], space.dtype) for agent, space in self.roster.observation_spaces.items()}
 
-    def _masks(self, state: Tree) -> dict[str, Tree] | None:
+    def _masks(self, state: PyTree) -> dict[str, PyTree] | None:
         if self._masked is None:
             return None
         allowed = self._masked(state)
         return {agent: jnp.asarray(allowed[agent], bool) for agent in self.agents}
 
-    def _mask_method(self, state: Tree) -> Any:
+    def _mask_method(self, state: PyTree) -> Any:
         """What says which actions are allowed, in flags that fit; None if nothing does."""
         sizes = {agent: getattr(self.env.action_space(agent), "n", None) for agent in self.agents}
         for name in ("get_avail_actions", "get_legal_moves"):

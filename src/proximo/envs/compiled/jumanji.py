@@ -28,7 +28,7 @@ from jumanji import registration, specs
 from jumanji.env import Environment
 from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
 
-from proximo.envs.api import Transition, Tree
+from proximo.envs.api import PyTree, Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
@@ -100,17 +100,17 @@ class JumanjiEnv:
             )
         self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
 
-    def reset(self, key: jax.Array) -> tuple[Tree, Transition]:
+    def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():
             state, first = self.env.reset(key)
         return state, self._report(first)
 
-    def step(self, key: jax.Array, state: Tree, action: Tree) -> tuple[Tree, Transition]:
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, Transition]:
         with lenient():
             state, moved = self.env.step(state, self._taken(action))
         return state, self._report(moved)
 
-    def _taken(self, action: Tree) -> jax.Array:
+    def _taken(self, action: PyTree) -> jax.Array:
         """The action as Jumanji takes it."""
         spec = self.env.action_spec
         if self._choices is not None:

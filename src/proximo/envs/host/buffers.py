@@ -1,4 +1,4 @@
-"""One block of memory through which lanes and the trainer exchange everything but signals."""
+"""One block of memory through which environments and the trainer exchange everything but signals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from proximo.envs.groups import Group
 from proximo.envs.spec import EnvSpec
 from proximo.spaces import build, leaves
 
@@ -18,8 +19,8 @@ ALIGNMENT = 64
 UNSAID = -1
 """In `success`: the environment does not say."""
 NOBODY = -1
-PRESENCE = ("absent", "there", "acts")
-"""Flags of each of many agents, see `Timestep`."""
+PRESENCE = ("present", "alive", "acts")
+"""Flags of agents that may be absent, see `LaneStep`."""
 _atomic = threading.Lock()
 
 
@@ -56,34 +57,29 @@ class Layout:
     """Where each array stands in the block. Made anew, and equal, in every process that opens the block."""
 
     spec: EnvSpec
-    num_lanes: int
+    num_envs: int
     num_workers: int
 
     def fields(self) -> list[tuple[str, tuple[int, ...], Any]]:
-        lanes, workers, team = (self.num_lanes,), (max(self.num_workers, 1),), self.spec.team
-        each = lanes if team is None else (*lanes, len(team.agents))
-        observed = [
-            (f"{name}{number}", lanes + _shape(leaf), stored_dtype(leaf))
-            for name in ("obs", "final_obs")
-            for number, (_, leaf) in enumerate(leaves(self.spec.observation_space))
+        envs, workers = (self.num_envs,), (max(self.num_workers, 1),)
+        grouped = [
+            (f"{number}/{field}", *form)
+            for number, group in enumerate(self.spec.groups.values())
+            for field, *form in self._of_group(group)
         ]
-        acted = [
-            (f"action{number}", lanes + _shape(leaf), leaf.dtype)
-            for number, (_, leaf) in enumerate(leaves(self.spec.action_space))
+        state = self.spec.groups.critic_state_space
+        judged = [
+            (f"{name}{number}", envs + _shape(leaf), stored_dtype(leaf))
+            for name in ("critic_state", "final_critic_state")
+            for number, (_, leaf) in enumerate([] if state is None else leaves(state))
         ]
-        mask = [("action_mask", lanes + self.spec.mask_shape, bool)] if self.spec.has_mask else []
         return [
-            *observed,
-            *acted,
-            *mask,
-            ("reward", each, np.float32),
-            ("terminated", each, bool),
-            ("truncated", each, bool),
-            ("valid", each, bool),
-            *([] if team is None else [("over", lanes, bool), *((name, each, bool) for name in PRESENCE)]),
-            ("success", lanes, np.int8),
+            *grouped,
+            *judged,
+            ("reset", envs, bool),
+            ("success", envs, np.int8),
             ("beat", workers, np.float64),  # when each worker last began something
-            ("busy", workers, np.int32),  # the lane that each worker is at
+            ("busy", workers, np.int32),  # the environment that each worker is at
             ("asked", workers, np.int64),  # how many commands each worker was given
             ("done", workers, np.int64),  # and how many of them it has done
             ("commands", (*workers, self.most_commands), np.int32),  # the nth at n modulo `most_commands`
@@ -93,10 +89,26 @@ class Layout:
             ("seed", (1,), np.int64),
         ]
 
+    def _of_group(self, group: Group) -> list[tuple[str, tuple[int, ...], Any]]:
+        lanes = (self.num_envs * group.size,)
+        observed = [
+            (f"{name}{number}", lanes + _shape(leaf), stored_dtype(leaf))
+            for name in ("obs", "final_obs")
+            for number, (_, leaf) in enumerate(leaves(group.observation_space))
+        ]
+        acted = [
+            (f"action{number}", lanes + _shape(leaf), leaf.dtype)
+            for number, (_, leaf) in enumerate(leaves(group.action_space))
+        ]
+        masked = group.has_mask and 0 not in group.mask_shape
+        mask = [("action_mask", lanes + group.mask_shape, bool)] if masked else []
+        flags = ("terminated", "truncated", "valid", *(PRESENCE if self.spec.groups.many else ()))
+        return [*observed, *acted, *mask, ("reward", lanes, np.float32), *((name, lanes, bool) for name in flags)]
+
     @property
     def most_commands(self) -> int:
-        """That a worker can have been given and not done yet: one for each group, a reset, and one about states."""
-        return self.num_lanes + 2
+        """That a worker can have been given and not done yet: one for each part, a reset, and one about states."""
+        return self.num_envs + 2
 
     @property
     def size(self) -> int:
@@ -117,8 +129,23 @@ def aligned(block: np.ndarray) -> np.ndarray:
     return block[-block.ctypes.data % ALIGNMENT :]
 
 
+class GroupBuffers:
+    """The arrays of one group of agents; leading axis: lanes."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], group: Group):
+        self.obs = _leaf_arrays(arrays, "obs", group.observation_space)
+        self.final_obs = _leaf_arrays(arrays, "final_obs", group.observation_space)
+        self.action = _leaf_arrays(arrays, "action", group.action_space)
+        self.action_mask = arrays.get("action_mask")
+        self.reward = arrays["reward"]
+        self.terminated = arrays["terminated"]
+        self.truncated = arrays["truncated"]
+        self.valid = arrays["valid"]
+        self.present, self.alive, self.acts = (arrays.get(name) for name in PRESENCE)
+
+
 class Buffers:
-    """The arrays of a `Layout` over a block of memory; leading axis: lanes."""
+    """The arrays of a `Layout` over a block of memory: of groups, of environments (leading axis), of workers."""
 
     def __init__(self, layout: Layout, memory: Any):
         block, start = aligned(np.frombuffer(memory, np.uint8)), 0
@@ -127,17 +154,19 @@ class Buffers:
             used = math.prod(shape) * np.dtype(dtype).itemsize
             arrays[name] = block[start : start + used].view(dtype).reshape(shape)
             start += _room(shape, dtype)
-        spec = layout.spec
-        self.obs = _leaf_arrays(arrays, "obs", spec.observation_space)
-        self.final_obs = _leaf_arrays(arrays, "final_obs", spec.observation_space)
-        self.action = _leaf_arrays(arrays, "action", spec.action_space)
-        self.action_mask = arrays.get("action_mask")
-        self.reward = arrays["reward"]
-        self.terminated = arrays["terminated"]
-        self.truncated = arrays["truncated"]
-        self.valid = arrays["valid"]
-        self.over = arrays.get("over")
-        self.absent, self.there, self.acts = (arrays.get(name) for name in PRESENCE)
+        groups = layout.spec.groups
+        self.groups = {
+            name: GroupBuffers(_below(arrays, f"{number}/"), group)
+            for number, (name, group) in enumerate(groups.items())
+        }
+        state = groups.critic_state_space
+        self.critic_state = [] if state is None else _leaf_arrays(arrays, "critic_state", state)
+        self.final_critic_state = [] if state is None else _leaf_arrays(arrays, "final_critic_state", state)
+        self.observed = [
+            array.reshape(layout.num_envs, -1, *array.shape[1:]) for own in self.groups.values() for array in own.obs
+        ] + self.critic_state
+        """Everything that is observed [E, ...], to be looked at."""
+        self.reset = arrays["reset"]
         self.success = arrays["success"]
         self.beat = arrays["beat"]
         self.busy = arrays["busy"]
@@ -148,6 +177,10 @@ class Buffers:
         self.asleep = arrays["asleep"]
         self.awaited = arrays["awaited"]
         self.seed = arrays["seed"]
+
+
+def _below(arrays: dict[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
 
 
 def _leaf_arrays(arrays: dict[str, np.ndarray], name: str, space: spaces.Space) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Lanes that one process steps one after the other."""
+"""Environments that one process steps one after the other."""
 
 from __future__ import annotations
 
@@ -9,57 +9,56 @@ from typing import Any
 import numpy as np
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.lane import Fault, Lane, LaneOptions
 from proximo.envs.host.rows import Misbehaved
-from proximo.envs.host.team_lane import TeamLane
+from proximo.envs.host.slot import Fault, Slot, SlotOptions
+from proximo.envs.host.team_slot import TeamSlot
 
 
-def make_lane(index: int, factory: Callable[[], Any], buffers: Buffers, options: LaneOptions) -> Lane:
-    """A lane for one agent or for many, as `options` say."""
-    return (Lane if options.reading is None else TeamLane)(index, factory, buffers, options)
+def make_slot(index: int, factory: Callable[[], Any], buffers: Buffers, options: SlotOptions) -> Slot:
+    """A slot for an environment of one agent or of many, as `options` say."""
+    return (Slot if options.reading is None else TeamSlot)(index, factory, buffers, options)
 
 
 class Crew:
-    """Lanes that one process steps one after the other, and the faults among them."""
+    """Slots that one process steps one after the other, and the faults among them."""
 
-    def __init__(self, lanes: list[Lane], buffers: Buffers, report: Callable[[Fault], None]):
-        self.lanes = lanes
+    def __init__(self, slots: list[Slot], buffers: Buffers, report: Callable[[Fault], None]):
+        self.slots = slots
         self._report = report
-        numbers = [lane.index for lane in lanes]
+        numbers = [slot.index for slot in slots]
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-        # All lanes are watched at a glance. A product with itself is finite only if every number is.
-        self._watched = [
-            array[numbers[0] : numbers[-1] + 1 : step] for array in buffers.obs if numbers and array.dtype.kind == "f"
-        ]
+        # All environments are watched at a glance. A product with itself is finite only if every number is.
+        watched = [array for array in buffers.observed if numbers and array.dtype.kind == "f"]
+        self._watched = [array[numbers[0] : numbers[-1] + 1 : step] for array in watched]
         self._flat = [view.reshape(-1) for view in self._watched if view.flags.c_contiguous]
         self._scattered = [view for view in self._watched if not view.flags.c_contiguous]
 
-    def do(self, act: Callable[[Lane], None]) -> None:
-        """Do `act` for each lane; one that fails is reported, and started anew as often as that is allowed.
+    def do(self, act: Callable[[Slot], None]) -> None:
+        """Do `act` for each slot; one that fails is reported, and started anew as often as that is allowed.
 
-        When it is not, the run is over: the other lanes are not asked, which may take their time to fail too.
+        When it is not, the run is over: the others are not asked, which may take their time to fail too.
         """
-        for lane in self.lanes:
+        for slot in self.slots:
             try:
-                act(lane)
+                act(slot)
             except (Exception, SystemExit) as error:
-                if not self._recover(lane, error):
+                if not self._recover(slot, error):
                     return
         if not self._finite():
-            for lane in self.lanes:
+            for slot in self.slots:
                 try:
-                    lane.check()
+                    slot.check()
                 except Misbehaved as error:
-                    self._recover(lane, error)
+                    self._recover(slot, error)
 
-    def ask(self, act: Callable[[Lane], Any]) -> None:
-        """Do `act` for each lane, between steps; one that fails is reported, and starts anew with the next step."""
-        for lane in self.lanes:
+    def ask(self, act: Callable[[Slot], Any]) -> None:
+        """Do `act` for each slot, between steps; one that fails is reported, and starts anew with the next step."""
+        for slot in self.slots:
             try:
-                act(lane)
+                act(slot)
             except (Exception, SystemExit) as error:
-                self._report(lane.fault(error))
-                lane.close()
+                self._report(slot.fault(error))
+                slot.close()
 
     def _finite(self) -> bool:
         for flat in self._flat:
@@ -67,13 +66,13 @@ class Crew:
                 return False
         return not self._scattered or all(np.isfinite(view).all() for view in self._scattered)
 
-    def _recover(self, lane: Lane, error: BaseException) -> bool:
-        self._report(lane.fault(error))
-        while lane.restarts < lane.options.max_restarts:
+    def _recover(self, slot: Slot, error: BaseException) -> bool:
+        self._report(slot.fault(error))
+        while slot.restarts < slot.options.max_restarts:
             try:
-                lane.recover()
-                lane.check()
+                slot.recover()
+                slot.check()
                 return True
             except (Exception, SystemExit) as again:
-                self._report(lane.fault(again))
+                self._report(slot.fault(again))
         return False

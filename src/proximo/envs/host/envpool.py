@@ -17,9 +17,10 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.config import EnvConfig
-from proximo.envs.api import Batch, Timestep, Tree
+from proximo.envs.api import Part, PyTree, Timestep
+from proximo.envs.groups import ONE
 from proximo.envs.host.buffers import UNSAID, Buffers, Layout, private_memory
-from proximo.envs.host.pool import split_groups, timestep
+from proximo.envs.host.pool import split_parts, timestep
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
@@ -61,7 +62,7 @@ def mended(space: spaces.Space) -> spaces.Space:
 
 
 class EnvPoolSource:
-    """Lanes of an EnvPool environment."""
+    """Environments of EnvPool's."""
 
     def __init__(self, name: str):
         self.name = name
@@ -77,61 +78,63 @@ class EnvPoolSource:
             max_steps=int(spec.config.max_episode_steps),
         )
 
-    def lanes(self, num_envs: int, env: EnvConfig) -> EnvPoolLanes:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> EnvPoolEnvs:
         if env.on_error == "restart":
             raise UserError(f"{self.spec.id} cannot be started anew after a failure; use env.on_error=stop.")
-        return EnvPoolLanes(self, num_envs, env)
+        return EnvPoolEnvs(self, num_envs, env)
 
 
-class EnvPoolLanes:
-    """A `HostEnv` over one EnvPool per group of lanes, so that one is stepped while the policy looks at another."""
+class EnvPoolEnvs:
+    """A `HostEnv` over one EnvPool for each part, so that one is stepped while the policy looks at another."""
 
     def __init__(self, source: EnvPoolSource, num_envs: int, env: EnvConfig):
         self.spec = source.spec
-        self.num_lanes = num_envs
+        self.num_envs = num_envs
         self._name = source.name
         self._limit = env.max_steps_per_episode
-        groups = split_groups(num_envs, env.groups)
-        self.batches: tuple[Batch, ...] = tuple((group,) for group in groups)
+        self._envs = split_parts(num_envs, env.groups)
+        self.parts: tuple[Part, ...] = tuple((envs,) for envs in self._envs)
         cores = num_cores()
         self._threads = max(env.workers, 1) if isinstance(env.workers, int) else cores
         self.notices = [f"{self.spec.id}: {num_envs} environments on {self._threads} threads (env.workers)."]
         layout = Layout(self.spec, num_envs, 0)
         self._buffers = Buffers(layout, private_memory(layout))
         self._buffers.success[...] = UNSAID
+        self._own = self._buffers.groups[ONE]
         self._paths = [path for path, _ in leaves(self.spec.observation_space)]
         self._all = timestep(self._buffers, self.spec, slice(0, num_envs))
-        self._parts = [timestep(self._buffers, self.spec, group) for group in groups]
-        self._groups = groups
+        self._views = [timestep(self._buffers, self.spec, envs) for envs in self._envs]
         self._pools: list[Any] = []
-        self._steps = [0] * len(groups)
+        self._steps = [0] * len(self._envs)
 
-    def reset(self, seed: int) -> Timestep:
+    def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
+        if options is not None:
+            raise UserError(f"{self.spec.id} takes no options at a reset.")
         self.close()
-        self._steps = [0] * len(self._groups)
+        self._steps = [0] * len(self._envs)
         with _quiet():
-            self._pools = [self._made(seed + RESET_OFFSET, group) for group in self._groups]
-            for batch, pool in enumerate(self._pools):
+            self._pools = [self._made(seed + RESET_OFFSET, envs) for envs in self._envs]
+            for part, pool in enumerate(self._pools):
                 pool.async_reset()
-                self._buffers.valid[self._groups[batch]] = False  # a reset gives no reward
-                self._read(batch)
-        self._buffers.valid[...] = True
+                self._own.valid[self._envs[part]] = False  # a reset gives no reward
+                self._read(part)
+        self._own.valid[...] = True
         return self._all
 
-    def send(self, batch: int, action: Tree) -> None:
-        self._pools[batch].send(_as_given(action, self.spec))
+    def send(self, part: int, action: dict[str, PyTree]) -> None:
+        self._pools[part].send(_as_given(action[ONE], self.spec))
 
-    def recv(self, batch: int) -> Timestep:
-        self._steps[batch] += 1
-        lanes, buffers = self._groups[batch], self._buffers
+    def recv(self, part: int) -> Timestep:
+        self._steps[part] += 1
+        envs, own = self._envs[part], self._own
         # What follows an end is the reset.
-        np.logical_or(buffers.terminated[lanes], buffers.truncated[lanes], out=buffers.valid[lanes])
-        np.logical_not(buffers.valid[lanes], out=buffers.valid[lanes])
-        self._read(batch)
-        return self._parts[batch]
+        np.logical_or(own.terminated[envs], own.truncated[envs], out=own.valid[envs])
+        np.logical_not(own.valid[envs], out=own.valid[envs])
+        self._read(part)
+        return self._views[part]
 
     def get_states(self) -> list[bytes | None]:
-        return [None] * self.num_lanes  # EnvPool does not show them
+        return [None] * self.num_envs  # EnvPool does not show them
 
     def set_states(self, states: list[bytes]) -> bool:
         return False
@@ -141,41 +144,42 @@ class EnvPoolLanes:
             pool.close()
         self._pools = []
 
-    def _made(self, seed: int, group: slice) -> Any:
-        count = group.stop - group.start
+    def _made(self, seed: int, envs: slice) -> Any:
+        count = envs.stop - envs.start
         limit = {} if self._limit is None else {"max_episode_steps": self._limit}
         return envpool.make(
             self._name,
             env_type="gymnasium",
             num_envs=count,
             num_threads=min(count, self._threads),
-            seed=seed + group.start,
+            seed=seed + envs.start,
             **limit,
         )
 
-    def _read(self, batch: int) -> None:
-        """Wait for a group, and take over what it reports, in the order of lanes."""
-        obs, reward, terminated, truncated, info = self._pools[batch].recv()
-        lanes, buffers, order = self._groups[batch], self._buffers, info["env_id"]
-        for path, array, final in zip(self._paths, buffers.obs, buffers.final_obs, strict=True):
-            array[lanes][order] = pick(obs, path)
-            final[lanes] = array[lanes]
-            if array.dtype.kind == "f" and not np.isfinite(array[lanes]).all():
-                self._fail(batch, f"observation{shown(path)} is not finite", np.isfinite(array[lanes]))
-        buffers.reward[lanes][order] = reward
-        buffers.reward[lanes][~buffers.valid[lanes]] = 0  # there some environments write whatever the memory held
-        buffers.terminated[lanes][order] = terminated
-        buffers.truncated[lanes][order] = truncated & ~terminated
-        if not np.isfinite(buffers.reward[lanes]).all():
-            self._fail(batch, "the reward is not finite", np.isfinite(buffers.reward[lanes]))
+    def _read(self, part: int) -> None:
+        """Wait for a part, and take over what it reports, in the order of environments."""
+        obs, reward, terminated, truncated, info = self._pools[part].recv()
+        envs, own, order = self._envs[part], self._own, info["env_id"]
+        for path, array, final in zip(self._paths, own.obs, own.final_obs, strict=True):
+            array[envs][order] = pick(obs, path)
+            final[envs] = array[envs]
+            if array.dtype.kind == "f" and not np.isfinite(array[envs]).all():
+                self._fail(part, f"observation{shown(path)} is not finite", np.isfinite(array[envs]))
+        own.reward[envs][order] = reward
+        own.reward[envs][~own.valid[envs]] = 0  # there some environments write whatever the memory held
+        own.terminated[envs][order] = terminated
+        own.truncated[envs][order] = truncated & ~terminated
+        np.logical_or(own.terminated[envs], own.truncated[envs], out=self._buffers.reset[envs])
+        if not np.isfinite(own.reward[envs]).all():
+            self._fail(part, "the reward is not finite", np.isfinite(own.reward[envs]))
 
-    def _fail(self, batch: int, what: str, well: np.ndarray) -> None:
-        lane = int(np.flatnonzero(~well.reshape(len(well), -1).all(axis=1))[0]) + self._groups[batch].start
+    def _fail(self, part: int, what: str, well: np.ndarray) -> None:
+        number = int(np.flatnonzero(~well.reshape(len(well), -1).all(axis=1))[0]) + self._envs[part].start
         self.close()
-        raise EnvError(f"The environment {self.spec.id} (lane {lane}, step {self._steps[batch]:,}) failed: {what}.")
+        raise EnvError(f"The environment {self.spec.id} (number {number}, step {self._steps[part]:,}) failed: {what}.")
 
 
-def _as_given(action: Tree, spec: EnvSpec) -> np.ndarray:
+def _as_given(action: PyTree, spec: EnvSpec) -> np.ndarray:
     """EnvPool takes one array, of just the type that its space has; whole numbers of 32 bits."""
     dtype = np.dtype(spec.action_space.dtype)
     return np.ascontiguousarray(action, np.int32 if dtype.kind in "iu" else dtype)

@@ -15,12 +15,14 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
+from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
 from proximo.envs.host.rows import MASK, learnable, mask_method, read_mask
+from proximo.envs.host.slot import CRITIC_STATE
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask
@@ -70,7 +72,7 @@ def accepts(env: Any) -> bool:
 
 
 def wrap(env: Any) -> GymnasiumSource:
-    """A source from an environment object, of which lanes get copies, or from a factory."""
+    """A source from an environment object, of which each slot gets a copy, or from a factory."""
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise UserError(
             f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
@@ -84,14 +86,15 @@ def wrap(env: Any) -> GymnasiumSource:
         copy.deepcopy(env).close()
     except Exception as error:
         raise UserError(
-            f"This {type(env.unwrapped).__name__} cannot be copied ({type(error).__name__}: {error}), and every lane "
-            f"needs its own; hand in a factory instead, such as env=lambda: {type(env.unwrapped).__name__}(...)."
+            f"This {type(env.unwrapped).__name__} cannot be copied ({type(error).__name__}: {error}), and each of the "
+            f"environments needs its own; hand in a factory instead, such as "
+            f"env=lambda: {type(env.unwrapped).__name__}(...)."
         ) from None
     return GymnasiumSource(partial(copy.deepcopy, env), env.spec.id if env.spec else None)
 
 
 class GymnasiumSource:
-    """Lanes of a Gymnasium environment. One is made here at once, to see what it is like."""
+    """Environments of Gymnasium's. One is made here at once, to see what it is like."""
 
     def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
         self.factory = factory
@@ -122,22 +125,24 @@ class GymnasiumSource:
             action_space=env.action_space,
             max_steps=env.spec.max_episode_steps if env.spec else None,
             has_mask=self.mask_source is not None,
+            critic_state_space=critic_state_space(env, info, name),
         )
         if self.mask_source is not None:
             _check_mask(env, obs, info, self.mask_source, name)
         self.pace = Pace(name, env, self._made, self.mask_source)
 
-    def lanes(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
         workers, why = self.pace.workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, self.mask_source)
         pool.notices += self.notices + why
         self.notices = []
         return pool
 
-    def rendering(self) -> gymnasium.Env:
-        """One environment whose `render()` gives pictures."""
-        env: gymnasium.Env = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
-        return env
+    def filmed(self, env: EnvConfig) -> tuple[AsyncEnvPool, Camera]:
+        """One environment in this process, and the camera on it."""
+        drawn = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
+        camera = Camera(drawn, self.spec.id)
+        return AsyncEnvPool(lambda: camera, self.spec, 1, env, mask_source=self.mask_source), camera
 
     def check_fresh(self) -> None:
         """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""
@@ -190,6 +195,17 @@ def find_mask(env: gymnasium.Env, obs: Any, info: Any) -> str | None:
     if isinstance(obs, dict) and MASK in obs:
         return "obs"
     return "method" if callable(mask_method(env)) else None
+
+
+def critic_state_space(env: gymnasium.Env, info: Any, name: str) -> gymnasium.Space | None:
+    """The space of what only the critic sees, `info["critic_state"]`, where the environment says so."""
+    try:
+        space = env.get_wrapper_attr("critic_state_space")
+    except AttributeError:
+        return None
+    if space is not None and CRITIC_STATE not in info:
+        raise UserError(f"{name} has a critic_state_space, and the info of its reset has no entry {CRITIC_STATE!r}.")
+    return space
 
 
 def _check_mask(env: gymnasium.Env, obs: Any, info: Any, source: str, name: str) -> None:

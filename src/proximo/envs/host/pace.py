@@ -16,7 +16,7 @@ from proximo.envs.host.workers import num_cores
 PROBE_SECONDS, PROBE_STEPS = 0.2, 500
 # A step that is mostly waiting gains from a process per environment, whatever the number of cores.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
-# What stepping all lanes must take before worker processes pay for the signals to and from them.
+# What stepping all environments must take before worker processes pay for the signals to and from them.
 WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 
 
@@ -61,7 +61,7 @@ class Pace:
 def measure(env: gymnasium.Env, mask_source: str | None = None) -> tuple[float, float]:
     """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
     times: list[tuple[float, float]] = []
-    with contextlib.suppress(Exception):  # faults show, and are named, in the lanes
+    with contextlib.suppress(Exception):  # faults show, and are named, in the pool
         player = Player(env, mask_source, seed=0)
         started = time.perf_counter()
         while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:

@@ -23,19 +23,20 @@ from gymnasium import spaces
 from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
+from proximo.envs.api import Roster
+from proximo.envs.grouping import team_spec
+from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
-from proximo.envs.host.lane import LaneOptions, Outlook, Reading
 from proximo.envs.host.pace import Pace
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.rows import MASK, learnable
+from proximo.envs.host.slot import Outlook, Reading, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
-from proximo.envs.spec import EnvSpec, team_spec
-from proximo.envs.team import arranged
+from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
 from proximo.spaces import Path, leaves, shown
-from proximo.teams import Roster
 
 MPE = "mpe2"
 # What environments need besides PettingZoo, by the start of their names.
@@ -99,7 +100,7 @@ def accepts(env: Any) -> bool:
 
 
 def wrap(env: Any) -> PettingZooSource:
-    """A source from an environment object, of which lanes get copies, or from a factory."""
+    """A source from an environment object, of which each slot gets a copy, or from a factory."""
     if not accepts(env):
         source = PettingZooSource(partial(parallel, Fresh(env)), None)
         source.check_fresh()
@@ -109,14 +110,14 @@ def wrap(env: Any) -> PettingZooSource:
         copy.deepcopy(env).close()
     except Exception as error:
         raise UserError(
-            f"This {kind} cannot be copied ({type(error).__name__}: {error}), and every lane needs its own; hand in a "
-            f"factory instead, such as env=lambda: {kind}(...)."
+            f"This {kind} cannot be copied ({type(error).__name__}: {error}), and each of the environments "
+            f"needs its own; hand in a factory instead, such as env=lambda: {kind}(...)."
         ) from None
     return PettingZooSource(partial(parallel, partial(copy.deepcopy, env)), None)
 
 
 class PettingZooSource:
-    """Lanes of a PettingZoo environment. One is made here at once, to see what it is like."""
+    """Environments of PettingZoo's. One is made here at once, to see what it is like."""
 
     def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
         self.factory = factory
@@ -138,38 +139,34 @@ class PettingZooSource:
         self._reading = Reading(outlooks, self._turns)
         self._max_steps = None if self._turns else _max_cycles(env)
         self._arrange(AgentsConfig())
-        self.pace = Pace(self._name, self._alone(env), lambda: self._alone(self._made()), self.mask_source)
+        masked = "info" if self.spec.has_mask else None
+        self.pace = Pace(self._name, self._alone(env), lambda: self._alone(self._made()), masked)
 
-    @property
-    def mask_source(self) -> str | None:
-        """Where `rendering` has the action mask."""
-        return "info" if self.spec.has_mask else None
-
-    def arranged(self, agents: AgentsConfig) -> PettingZooSource:
+    def with_groups(self, agents: AgentsConfig) -> PettingZooSource:
         """The same source with other groups."""
         other = copy.copy(self)
         other._arrange(agents)
         return other
 
-    def lanes(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
         workers, why = self.pace.workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, reading=self._reading)
         pool.notices += self.notices + why
         self.notices = []
         return pool
 
-    def rendering(self) -> gymnasium.Env:
-        """One environment whose `render()` gives pictures."""
-        return self._alone(drawable(self._made, self.factory, self._drawing, self._name))
+    def filmed(self, env: EnvConfig) -> tuple[AsyncEnvPool, Camera]:
+        """One environment in this process, and the camera on it."""
+        camera = Camera(drawable(self._made, self.factory, self._drawing, self._name), self._name)
+        return AsyncEnvPool(lambda: camera, self.spec, 1, env, reading=self._reading), camera
 
     def _arrange(self, agents: AgentsConfig) -> None:
-        team = arranged(self._name, self._roster, agents)
-        has_mask = any(outlook.mask for outlook in self._reading.agents.values())
-        self.spec: EnvSpec = team_spec(self._name, team, self._max_steps, has_mask)
+        masked = [name for name, outlook in self._reading.agents.items() if outlook.mask]
+        self.spec: EnvSpec = team_spec(self._name, self._roster, agents, self._max_steps, masked)
 
     def _alone(self, env: Any) -> TeamEnv:
-        """One environment, outside of lanes."""
-        options = LaneOptions(
+        """One environment, outside of a pool."""
+        options = SlotOptions(
             self.spec, None, limit=None, max_restarts=0, reset_offset=0, restart_stride=0, reading=self._reading
         )
         return TeamEnv(env, options)

@@ -1,4 +1,4 @@
-"""AsyncEnvPool: N host environments, in this process or in others, as lanes."""
+"""AsyncEnvPool: N host environments, in this process or in others."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from proximo.config import EnvConfig
-from proximo.envs.api import Batch, Timestep, Tree, lanes_of
-from proximo.envs.host.buffers import Buffers, Layout, as_tree, private_memory
-from proximo.envs.host.crew import Crew, make_lane
-from proximo.envs.host.lane import Fault, Lane, LaneOptions, Reading
+from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
+from proximo.envs.groups import Group
+from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
+from proximo.envs.host.crew import Crew, make_slot
+from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
 from proximo.envs.host.trial import SECONDS, obstacle
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
 from proximo.seeding import RESET_OFFSET, RESTART_STRIDE
-from proximo.spaces import leaves, pick
+from proximo.spaces import Path, leaves, pick
 
 
 class Engine(Protocol):
-    """Who steps the lanes."""
+    """Who steps the environments."""
 
     buffers: Buffers
 
     def begin(self, command: int) -> None: ...
 
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
+        """What every `reset` is given from now on; what went wrong."""
+        ...
+
     def finish(self, command: int) -> list[Fault]: ...
 
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
-        """Give lanes the states that `given` has for them, and ask for those of the others: what `Lane.set_state` and
-        `Lane.get_state` answer, without the lanes that failed, and what went wrong."""
+        """Give environments the states that `given` has for them, and ask for those of the others: what
+        `Slot.set_state` and `Slot.get_state` answer, without those that failed, and what went wrong."""
         ...
 
     def close(self) -> None: ...
@@ -44,7 +49,7 @@ class Engine(Protocol):
 class AsyncEnvPool:
     """A `HostEnv` over single environments that `factory` makes.
 
-    With `workers` processes, the groups of lanes are served in turns: while one is stepped, the policy looks at
+    With `workers` processes, parts of the environments are served in turns: while one is stepped, the policy looks at
     another. Without, they are stepped together, here. Either way the numbers are the same.
     """
 
@@ -59,14 +64,15 @@ class AsyncEnvPool:
         reading: Reading | None = None,
     ):
         self.spec = spec
-        self.num_lanes = num_envs
+        self.num_envs = num_envs
         self.notices: list[str] = []
         """What the user should know, in sentences; whoever shows them takes them away."""
         self._restarts = 0
+        self._reset_options: dict[str, Any] | None = None
         self._env = env
         self._factory = factory
-        groups = split_groups(num_envs, env.groups)
-        self._options = options = LaneOptions(
+        groups = split_parts(num_envs, env.groups)
+        self._options = options = SlotOptions(
             spec=spec,
             mask_source=mask_source,
             limit=env.max_steps_per_episode,
@@ -79,59 +85,60 @@ class AsyncEnvPool:
         layout = Layout(spec, num_envs, workers)
         self._engine: Engine
         if workers:
-            self.batches: tuple[Batch, ...] = tuple((group,) for group in groups)
+            self.parts: tuple[Part, ...] = tuple((group,) for group in groups)
             ranges = [range(group.start, group.stop) for group in groups]
             self._engine = Workers(factory, layout, options, ranges, env.timeout, env.start_method)
         else:
-            self.batches = (tuple(groups),)
+            self.parts = (tuple(groups),)
             self._engine = Here(factory, layout, options, env.timeout)
         self._buffers = self._engine.buffers
-        paths = [path for path, _ in leaves(spec.action_space)]
-        self._actions = [
-            [(path, array[lanes_of(batch)]) for path, array in zip(paths, self._buffers.action, strict=True)]
-            for batch in self.batches
-        ]
+        self._actions = [action_places(self._buffers, spec, envs_of(part)) for part in self.parts]
         self._all = timestep(self._buffers, spec, slice(0, num_envs))
-        self._parts = [timestep(self._buffers, spec, lanes_of(batch)) for batch in self.batches]
+        self._views = [timestep(self._buffers, spec, envs_of(part)) for part in self.parts]
 
-    def reset(self, seed: int) -> Timestep:
+    def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
         buffers = self._buffers
         buffers.seed[0] = seed
-        self._engine.begin(len(self.batches))
-        self._judge(self._engine.finish(len(self.batches)))
+        if options != self._reset_options:
+            self._reset_options = options
+            self._judge(self._engine.set_options(options))
+        self._engine.begin(len(self.parts))
+        self._judge(self._engine.finish(len(self.parts)))
         # Also where an environment had to be started anew: nothing was lost.
-        buffers.terminated[...] = buffers.truncated[...] = False
-        buffers.valid[...] = True
-        if buffers.over is not None:
-            buffers.over[...] = False
+        buffers.reset[...] = False
+        for own in buffers.groups.values():
+            own.terminated[...] = own.truncated[...] = False
+            own.valid[...] = True
+            if own.present is not None:
+                own.present[...] = own.alive
         return self._all
 
-    def send(self, batch: int, action: Tree) -> None:
-        for path, array in self._actions[batch]:
-            array[...] = pick(action, path)
-        self._engine.begin(batch)
+    def send(self, part: int, action: dict[str, PyTree]) -> None:
+        for name, path, array in self._actions[part]:
+            array[...] = pick(action[name], path)
+        self._engine.begin(part)
 
-    def recv(self, batch: int) -> Timestep:
-        faults = self._engine.finish(batch)
+    def recv(self, part: int) -> Timestep:
+        faults = self._engine.finish(part)
         if faults:
             self._judge(faults)
-        return self._parts[batch]
+        return self._views[part]
 
     def get_states(self) -> list[bytes | None]:
         answers, faults = self._engine.exchange_states({})
         self._judge(faults)
-        return [answers.get(lane) for lane in range(self.num_lanes)]
+        return [answers.get(index) for index in range(self.num_envs)]
 
     def set_states(self, states: list[bytes]) -> bool:
-        fitting = len(states) == self.num_lanes and all(type(state) is bytes for state in states)
-        why_not = self._obstacle() if fitting else "there is not a state for each of its lanes"
+        fitting = len(states) == self.num_envs and all(type(state) is bytes for state in states)
+        why_not = self._obstacle() if fitting else "there is not a state for each of them"
         if why_not is None:
             answers, faults = self._engine.exchange_states(dict(enumerate(states)))
             self._judge(faults)
-            if all(answers.get(lane) is True for lane in range(self.num_lanes)):
+            if all(answers.get(index) is True for index in range(self.num_envs)):
                 return True
-            self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_lanes)))[1])
-            self.reset(int(self._buffers.seed[0]))
+            self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
+            self.reset(int(self._buffers.seed[0]), self._reset_options)
             why_not = "it does not take back its state"
         self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
         return False
@@ -160,7 +167,7 @@ class AsyncEnvPool:
         for fault in faults:
             sentence = describe(fault, self.spec)
             self._restarts += 1
-            if self._env.on_error == "stop" or fault.lane < 0:  # without lanes there is nothing to start anew
+            if self._env.on_error == "stop" or fault.env < 0:  # without environments there is nothing to start anew
                 self.close()
                 raise EnvError(sentence, fault.trace)
             if self._restarts > self._env.max_restarts:
@@ -171,13 +178,13 @@ class AsyncEnvPool:
 
 
 class Here:
-    """Steps all lanes in this process, when asked."""
+    """Steps all environments in this process, when asked."""
 
-    def __init__(self, factory: Callable[[], Any], layout: Layout, options: LaneOptions, timeout: float):
+    def __init__(self, factory: Callable[[], Any], layout: Layout, options: SlotOptions, timeout: float):
         self.buffers = Buffers(layout, private_memory(layout))
-        lanes = [make_lane(index, factory, self.buffers, options) for index in range(layout.num_lanes)]
+        slots = [make_slot(index, factory, self.buffers, options) for index in range(layout.num_envs)]
         self._faults: list[Fault] = []
-        self._crew = Crew(lanes, self.buffers, self._faults.append)
+        self._crew = Crew(slots, self.buffers, self._faults.append)
         self._alarm = Alarm(timeout)
 
     def begin(self, command: int) -> None:
@@ -187,6 +194,11 @@ class Here:
             else:
                 self._crew.do(self._reset)
 
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
+        for slot in self._crew.slots:
+            slot.reset_options = options
+        return []
+
     def finish(self, command: int) -> list[Fault]:
         if not self._faults:
             return []
@@ -194,29 +206,29 @@ class Here:
         self._faults.clear()
         return faults
 
-    def _step(self, lane: Lane) -> None:
-        self._alarm.since = Alarm.ticks  # each lane has the time to itself
-        lane.step()
+    def _step(self, slot: Slot) -> None:
+        self._alarm.since = Alarm.ticks  # each has the time to itself
+        slot.step()
 
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
         answers: dict[int, Any] = {}
 
-        def act(lane: Lane) -> None:
+        def act(slot: Slot) -> None:
             self._alarm.since = Alarm.ticks
-            answers[lane.index] = lane.set_state(given[lane.index]) if lane.index in given else lane.get_state()
+            answers[slot.index] = slot.set_state(given[slot.index]) if slot.index in given else slot.get_state()
 
         with self._alarm:
             self._crew.ask(act)
         return answers, self.finish(0)
 
-    def _reset(self, lane: Lane) -> None:
+    def _reset(self, slot: Slot) -> None:
         self._alarm.since = Alarm.ticks
-        lane.reset(int(self.buffers.seed[0]))
+        slot.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
-        for lane in self._crew.lanes:
+        for slot in self._crew.slots:
             with self._alarm:
-                lane.close()
+                slot.close()
         self._alarm.close()
 
 
@@ -266,33 +278,57 @@ def _ring(*_: object) -> None:
             raise TimeoutError(f"it did not answer within {alarm.seconds:g} s (env.timeout)")
 
 
-def timestep(buffers: Buffers, spec: EnvSpec, lanes: slice) -> Timestep:
-    """Views of what `lanes` report."""
-    space = spec.observation_space
+def timestep(buffers: Buffers, spec: EnvSpec, envs: slice) -> Timestep:
+    """Views of what the environments `envs` report."""
+    state = spec.groups.critic_state_space
+
+    def judged(arrays: list[np.ndarray]) -> PyTree:
+        return None if state is None else as_tree(state, [array[envs] for array in arrays])
+
     return Timestep(
-        obs=as_tree(space, [array[lanes] for array in buffers.obs]),
-        action_mask=None if buffers.action_mask is None else buffers.action_mask[lanes],
-        reward=buffers.reward[lanes],
-        terminated=buffers.terminated[lanes],
-        truncated=buffers.truncated[lanes],
-        final_obs=as_tree(space, [array[lanes] for array in buffers.final_obs]),
-        valid=buffers.valid[lanes],
-        success=buffers.success[lanes],
-        over=None if buffers.over is None else buffers.over[lanes],
-        absent=None if buffers.absent is None else buffers.absent[lanes],
-        there=None if buffers.there is None else buffers.there[lanes],
-        acts=None if buffers.acts is None else buffers.acts[lanes],
+        groups={name: lane_step(buffers.groups[name], group, envs) for name, group in spec.groups.items()},
+        reset=buffers.reset[envs],
+        success=buffers.success[envs],
+        critic_state=judged(buffers.critic_state),
+        final_critic_state=judged(buffers.final_critic_state),
     )
 
 
-def split_groups(num_envs: int, num_groups: int) -> list[slice]:
-    """Lanes 0 .. num_envs - 1 in `num_groups` parts that lie side by side, as equal as they can be."""
+def lane_step(own: GroupBuffers, group: Group, envs: slice) -> LaneStep:
+    """Views of what the lanes of a group report."""
+    lanes, space = lanes_of(envs, group.size), group.observation_space
+    part = lambda array: None if array is None else array[lanes]  # noqa: E731
+    return LaneStep(
+        obs=as_tree(space, [array[lanes] for array in own.obs]),
+        action_mask=part(own.action_mask),
+        reward=own.reward[lanes],
+        terminated=own.terminated[lanes],
+        truncated=own.truncated[lanes],
+        final_obs=as_tree(space, [array[lanes] for array in own.final_obs]),
+        valid=own.valid[lanes],
+        present=part(own.present),
+        alive=part(own.alive),
+        acts=part(own.acts),
+    )
+
+
+def action_places(buffers: Buffers, spec: EnvSpec, envs: slice) -> list[tuple[str, Path, np.ndarray]]:
+    """Where the actions of these environments are written: of each group, leaf by leaf."""
+    return [
+        (name, path, array[lanes_of(envs, group.size)])
+        for name, group in spec.groups.items()
+        for (path, _), array in zip(leaves(group.action_space), buffers.groups[name].action, strict=True)
+    ]
+
+
+def split_parts(num_envs: int, num_groups: int) -> list[slice]:
+    """Environments 0 .. num_envs - 1 in `num_groups` parts that lie side by side, as equal as they can be."""
     bounds = np.linspace(0, num_envs, min(num_groups, num_envs) + 1).round().astype(int).tolist()
     return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
 def describe(fault: Fault, spec: EnvSpec) -> str:
-    """A fault in one sentence that names the environment, the lane and the step."""
+    """A fault in one sentence that names the environment, its number and the step."""
     where = f", {fault.where}" if fault.where else ""
-    lane = f" (lane {fault.lane}{where})" if fault.lane >= 0 else f" ({fault.where})"
-    return f"The environment {spec.id}{lane} failed: {fault.what.rstrip('.')}."
+    which = f" (number {fault.env}{where})" if fault.env >= 0 else f" ({fault.where})"
+    return f"The environment {spec.id}{which} failed: {fault.what.rstrip('.')}."

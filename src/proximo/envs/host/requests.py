@@ -1,4 +1,5 @@
-"""Requests about the states of lanes that follow a command to a worker: eight bytes for the length, then plain data."""
+"""Requests about the states of environments, which follow a command to a worker: eight bytes for the length, then plain
+data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one lane's observation, mask and action pass between its environment and the buffers."""
+"""How one agent's observation, mask and action pass between its environment and the buffers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Misbehaved(Exception):
 
 
 class Row:
-    """Where one entry of a lane's observation is written."""
+    """Where one entry of an observation is written: the row `index` of `array`. `what` is what errors call it."""
 
-    def __init__(self, path: Path, array: np.ndarray, index: int):
+    def __init__(self, path: Path, array: np.ndarray, index: int, what: str = "observation"):
         self.path = path
+        self._what = what
         self.array = array[index, ...]
         self._shape, self._dtype = self.array.shape, self.array.dtype
 
@@ -33,10 +34,10 @@ class Row:
             try:
                 obs = pick(obs, self.path)
             except (KeyError, IndexError, TypeError):
-                raise Misbehaved(f"the observation has no entry {shown(self.path)}") from None
+                raise Misbehaved(f"the {self._what} has no entry {shown(self.path)}") from None
         value = obs if type(obs) is np.ndarray else np.asarray(obs)
         if value.shape != self._shape:
-            raise Misbehaved(f"observation{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
+            raise Misbehaved(f"{self._what}{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
         if value.dtype is self._dtype:
             self.array[...] = value
             return
@@ -44,7 +45,7 @@ class Row:
             np.copyto(self.array, value, casting="same_kind")
         except TypeError:
             raise Misbehaved(
-                f"observation{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
+                f"{self._what}{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
             ) from None
 
     def check(self) -> None:
@@ -53,7 +54,7 @@ class Row:
         wrong = np.argwhere(~np.isfinite(self.array))
         if len(wrong):
             first = tuple(int(number) for number in wrong[0])
-            raise Misbehaved(f"observation{shown(self.path)} is {self.array[first]} at the index {list(first)}")
+            raise Misbehaved(f"{self._what}{shown(self.path)} is {self.array[first]} at the index {list(first)}")
 
 
 def learnable(space: spaces.Space, obs: Any, mask_source: str | None, name: str) -> tuple[spaces.Space, list[str]]:
@@ -125,7 +126,7 @@ def choices(space: spaces.Space) -> list[int]:
 
 
 def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
-    """A function that reads lane `index`'s action from the buffers, as the environment takes it."""
+    """A function that reads the action in row `index` of the buffers, as the environment takes it."""
     rest = iter(arrays)
 
     def reader(_: Path, leaf: spaces.Space) -> Callable[[], Any]:

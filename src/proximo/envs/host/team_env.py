@@ -1,4 +1,4 @@
-"""One environment of many agents, as Gymnasium would have it: to be measured, tried and filmed."""
+"""One environment of many agents, as Gymnasium would have it: to be measured and tried."""
 
 from __future__ import annotations
 
@@ -9,72 +9,63 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.buffers import Buffers, Layout, as_tree, private_memory
-from proximo.envs.host.lane import LaneOptions
+from proximo.envs.host.buffers import Buffers, Layout, private_memory
 from proximo.envs.host.rows import MASK
-from proximo.envs.host.team_lane import TeamLane
-from proximo.spaces import build, pick
-from proximo.teams import Team
-
-Tree = Any
+from proximo.envs.host.slot import SlotOptions
+from proximo.envs.host.team_slot import TeamSlot
+from proximo.spaces import leaves, pick
 
 
 class TeamEnv(gymnasium.Env):
-    """`env` without a reset of its own. Observations are those of lanes; actions are a dictionary by agent; rewards
-    [A] are in the order of the team; it has ended when it is over for all. A mask is in the info."""
+    """`env` without a reset of its own. Observations are the arrays of all agents; actions are a dictionary by agent;
+    rewards [A] are in the order of the groups; it has ended when it is over for all. A mask is in the info."""
 
-    def __init__(self, env: Any, options: LaneOptions):
+    def __init__(self, env: Any, options: SlotOptions):
         self.env = env
-        self.metadata = env.metadata
-        self.render_mode = getattr(env, "render_mode", None)
-        self._team: Team = options.spec.team  # type: ignore[assignment]
-        self.observation_space = options.spec.observation_space
+        self._groups = options.spec.groups
         self.action_space = spaces.Dict(
-            {name: self._team.action_spaces[group] for group, names in self._team.groups.items() for name in names}
+            {agent: group.action_space for group in self._groups.values() for agent in group.members}
         )
         layout = Layout(options.spec, 1, 0)
         self._buffers = Buffers(layout, private_memory(layout))
-        self._actions = as_tree(options.spec.action_space, [array[0] for array in self._buffers.action])
         # Whoever calls has seeds, and a limit on steps, of their own.
-        self.lane = TeamLane(0, lambda: env, self._buffers, replace(options, reset_offset=0, limit=None))
+        self.slot = TeamSlot(0, lambda: env, self._buffers, replace(options, reset_offset=0, limit=None))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is None:
-            self.lane.begin()
+            self.slot.begin()
         else:
-            self.lane.reset(seed)
-        return self._seen(self._buffers.obs)
+            self.slot.reset(seed)
+        return self._seen("obs")
 
-    def step(self, action: Any) -> tuple[Tree, Any, bool, bool, dict[str, Any]]:
-        for group, names in self._team.groups.items():
-            for place, name in enumerate(names):
-                self._write(group, place, action[name])
-        buffers, over = self._buffers, self.lane.move()
-        obs, info = self._seen(buffers.final_obs if over else buffers.obs)
-        by_itself = bool(buffers.terminated[0].any())
-        return obs, buffers.reward[0].copy(), over and by_itself, over and not by_itself, info
-
-    @property
-    def forgotten(self) -> np.ndarray:
-        """[1, A] bool: whose memory is empty after the last step."""
-        buffers = self._buffers
-        assert buffers.absent is not None
-        assert buffers.there is not None
-        return buffers.terminated | buffers.truncated | buffers.absent | ~buffers.there
-
-    def render(self) -> Any:
-        return self.env.render()
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        for name, group in self._groups.items():
+            for row, agent in enumerate(group.members):
+                self._write(name, row, action[agent])
+        over, groups = self.slot.move(), self._buffers.groups.values()
+        obs, info = self._seen("final_obs" if over else "obs")
+        rewards = np.concatenate([own.reward for own in groups])
+        by_itself = any(own.terminated.any() for own in groups)
+        return obs, rewards, over and by_itself, over and not by_itself, info
 
     def close(self) -> None:
         self.env.close()
 
-    def _write(self, group: str, place: int, action: Any) -> None:
-        def put(path: Any, _: spaces.Space) -> None:
-            pick(self._actions[group], path)[place] = pick(action, path)
+    def _write(self, name: str, row: int, action: Any) -> None:
+        paths = [path for path, _ in leaves(self._groups[name].action_space)]
+        for path, array in zip(paths, self._buffers.groups[name].action, strict=True):
+            array[row] = pick(action, path)
 
-        build(self._team.action_spaces[group], put)
-
-    def _seen(self, arrays: list[np.ndarray]) -> tuple[Tree, dict[str, Any]]:
-        obs = as_tree(self.observation_space, [array[0].copy() for array in arrays])
-        mask = self._buffers.action_mask
-        return obs, {} if mask is None else {MASK: mask[0].copy()}
+    def _seen(self, field: str) -> tuple[Any, dict[str, Any]]:
+        buffers = self._buffers
+        obs = [array.copy() for own in buffers.groups.values() for array in getattr(own, field)]
+        state = [array.copy() for array in (buffers.critic_state if field == "obs" else buffers.final_critic_state)]
+        if all(own.action_mask is None for own in buffers.groups.values()):
+            return obs + state, {}
+        masks = [
+            np.ones((group.size, *group.mask_shape), bool)
+            if (mask := buffers.groups[name].action_mask) is None
+            else mask
+            for name, group in self._groups.items()
+        ]
+        return obs + state, {MASK: np.concatenate([mask.reshape(-1) for mask in masks])}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.lane import LaneOptions, without_limit
 from proximo.envs.host.rows import choices, read_mask
+from proximo.envs.host.slot import SlotOptions, without_limit
 from proximo.envs.host.state import captured, encode, restore
 from proximo.envs.host.team_env import TeamEnv
 from proximo.spaces import Path, build, to_mask
@@ -21,8 +21,8 @@ SECONDS = 2.0
 STEPS_BEFORE, STEPS_AFTER, STEPS_OF_THE_NEXT, FEWEST = 20, 50, 8, 3
 
 
-def obstacle(factory: Callable[[], Any], mask_source: str | None = None, many: LaneOptions | None = None) -> str | None:
-    """Why environments that `factory` makes cannot be restored, in words; None if they can. `many`: their lanes'
+def obstacle(factory: Callable[[], Any], mask_source: str | None = None, many: SlotOptions | None = None) -> str | None:
+    """Why environments that `factory` makes cannot be restored, in words; None if they can. `many`: their
     options, where they have many agents.
 
     One is played with, captured, and played on. Then another, reset with another seed, is given the state of the
@@ -32,7 +32,7 @@ def obstacle(factory: Callable[[], Any], mask_source: str | None = None, many: L
     try:
         for _ in range(2):
             opened.append(without_limit(factory())[0] if many is None else TeamEnv(factory(), many))
-        if many is not None and many.spec.has_mask:
+        if many is not None and any(group.has_mask for group in many.spec.groups.values()):
             mask_source = "info"
         return _difference(opened[0], opened[1], mask_source)
     except (Exception, SystemExit) as error:
@@ -76,11 +76,11 @@ class Player:
         self.see(*env.reset(seed=seed))
 
     def captured(self) -> bytes:
-        return self.env.lane.captured() if isinstance(self.env, TeamEnv) else captured(self.env)
+        return self.env.slot.captured() if isinstance(self.env, TeamEnv) else captured(self.env)
 
     def restore(self, state: bytes) -> None:
         if isinstance(self.env, TeamEnv):
-            self.env.lane.restore(state)
+            self.env.slot.restore(state)
         else:
             restore(self.env, state)
 

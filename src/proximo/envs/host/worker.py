@@ -12,12 +12,14 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import Buffers, fence
-from proximo.envs.host.crew import Crew, make_lane
-from proximo.envs.host.lane import Fault, Lane
+from proximo.envs.host.crew import Crew, make_slot
 from proximo.envs.host.requests import read_request
+from proximo.envs.host.slot import Fault, Slot
 from proximo.processes import leave_signals
 
 PROCESS_NAME = "proximo-worker"
+OPTIONS = -1
+"""In a request, in the place of an environment's number: what every reset is given from now on."""
 SPIN_SECONDS = 500e-6
 """How long to look for what comes next before going to sleep: waking up takes longer than a step of CartPole."""
 
@@ -34,9 +36,9 @@ def serve(
 ) -> None:
     """Obey until the other end of `wake` is closed.
 
-    A command is a number in `memory`: the group to step, or, beyond the last group, a reset, and beyond that, a request
-    for states that follows in `commands`. When it is done, that too is said in `memory`; what went wrong, and states,
-    were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing: they wake who sleeps.
+    A command is a number in `memory`: the part to step, or, beyond the last part, a reset, and beyond that, a request
+    about states or options that follows in `commands`. When it is done, that too is said in `memory`; what went wrong,
+    and states, were sent back through `commands` before. Bytes in `wake` and `signals` mean nothing by themselves.
     """
     leave_signals()  # the trainer decides when it is over
     for connection in not_ours:  # inherited by fork: held open here, they would hide the trainer's end
@@ -90,7 +92,7 @@ def _exit_with(lifeline: Connection) -> None:
 
 
 class Worker:
-    """The lanes of one process."""
+    """The environments of one process."""
 
     def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
@@ -98,26 +100,31 @@ class Worker:
         self._busy: Any = buffers.busy.data
         self._beat: Any = buffers.beat.data
         self._job = job
-        self._num_groups = len(job[1])
+        self._num_parts = len(job[1])
         self._reports = reports
         self._well = True
-        self._crews: list[Crew] = []  # by group
+        self._crews: list[Crew] = []  # by part
 
     def obey(self, command: int) -> bool:
         """Do as told; whether all went well."""
         self._well = True
-        request = read_request(self._reports.fileno()) if command > self._num_groups else None
+        request = read_request(self._reports.fileno()) if command > self._num_parts else None
         try:
             if not self._crews:
                 self._open()
         except Exception as error:
-            # What describes the environments could not be read here, so there is no lane yet to say it.
+            # What describes the environments could not be read here, so there is no slot yet to say it.
             self._report(Fault(-1, "when its process started", f"{type(error).__name__}: {error}"))
             return False
+        if request is not None and OPTIONS in request:
+            for crew in self._crews:
+                for slot in crew.slots:
+                    slot.reset_options = request[OPTIONS]
+            return self._well
         if request is not None:
             self._exchange_states(request)
             return self._well
-        if command < self._num_groups:
+        if command < self._num_parts:
             self._crews[command].do(self._step)
         else:
             for crew in self._crews:
@@ -126,40 +133,41 @@ class Worker:
 
     def close(self) -> None:
         for crew in self._crews:
-            for lane in crew.lanes:
-                lane.close()
+            for slot in crew.slots:
+                slot.close()
 
     def _open(self) -> None:
-        options, groups, factory, failures = self._job
+        options, parts, factory, failures, reset_options = self._job
         factory = cloudpickle.loads(factory)
-        lanes = [[make_lane(index, factory, self._buffers, options) for index in group] for group in groups]
-        for lane in (lane for group in lanes for lane in group):
-            # Where this process replaces one that failed, the first step of its lanes starts them anew.
-            lane.seed = int(self._buffers.seed[0]) + lane.index
-            lane.restarts = max(failures - 1, 0)
-        self._crews = [Crew(group, self._buffers, self._report) for group in lanes]
+        slots = [[make_slot(index, factory, self._buffers, options) for index in part] for part in parts]
+        for slot in (slot for part in slots for slot in part):
+            # Where this process replaces one that failed, the first step of its environments starts them anew.
+            slot.seed = int(self._buffers.seed[0]) + slot.index
+            slot.restarts = max(failures - 1, 0)
+            slot.reset_options = reset_options
+        self._crews = [Crew(part, self._buffers, self._report) for part in slots]
 
     def _exchange_states(self, request: dict[int, Any]) -> None:
-        """Give back the states that it has for lanes; send that of the others."""
+        """Give back the states that it has for environments; send that of the others."""
 
-        def act(lane: Lane) -> None:
-            self._turn_to(lane)
-            answer = lane.set_state(request[lane.index]) if lane.index in request else lane.get_state()
-            self._reports.send((lane.index, answer))
+        def act(slot: Slot) -> None:
+            self._turn_to(slot)
+            answer = slot.set_state(request[slot.index]) if slot.index in request else slot.get_state()
+            self._reports.send((slot.index, answer))
 
         for crew in self._crews:
             crew.ask(act)
 
-    def _step(self, lane: Lane) -> None:
-        self._turn_to(lane)
-        lane.step()
+    def _step(self, slot: Slot) -> None:
+        self._turn_to(slot)
+        slot.step()
 
-    def _reset(self, lane: Lane) -> None:
-        self._turn_to(lane)
-        lane.reset(int(self._buffers.seed[0]))
+    def _reset(self, slot: Slot) -> None:
+        self._turn_to(slot)
+        slot.reset(int(self._buffers.seed[0]))
 
-    def _turn_to(self, lane: Lane) -> None:
-        self._busy[self.number] = lane.index
+    def _turn_to(self, slot: Slot) -> None:
+        self._busy[self.number] = slot.index
         self._beat[self.number] = time.monotonic()
 
     def _report(self, fault: Fault) -> None:

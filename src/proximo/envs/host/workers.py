@@ -19,9 +19,9 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
-from proximo.envs.host.lane import STATE_ASKED, Fault, LaneOptions
 from proximo.envs.host.requests import send_request
-from proximo.envs.host.worker import PROCESS_NAME, SPIN_SECONDS, serve
+from proximo.envs.host.slot import STATE_ASKED, Fault, SlotOptions
+from proximo.envs.host.worker import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
 from proximo.errors import UserError
 from proximo.processes import block_signals, signals_blocked
 
@@ -30,9 +30,9 @@ FORKSERVER = "proximo.envs.host.forkserver"
 
 
 class Workers:
-    """`layout.num_workers` processes that step the lanes; lane i belongs to worker i modulo their number.
+    """`layout.num_workers` processes that step the environments; number i belongs to worker i modulo their number.
 
-    Commands are the groups' numbers, the number of groups for a reset, and the next one for states, as `worker.serve`
+    Commands are the parts' numbers, the number of parts for a reset, and the next one for states, as `worker.serve`
     has it.
     """
 
@@ -40,8 +40,8 @@ class Workers:
         self,
         factory: Callable[[], Any],
         layout: Layout,
-        options: LaneOptions,
-        groups: list[range],
+        options: SlotOptions,
+        parts: list[range],
         timeout: float,
         start_method: str,
     ):
@@ -62,24 +62,25 @@ class Workers:
             self.buffers.awaited.data,
         )
         self._awaited[0] = NOBODY
-        self._shares = [[[lane for lane in group if lane % len(workers) == w] for group in groups] for w in workers]
-        self._group = {lane: g for g, group in enumerate(groups) for lane in group}
-        self._called = [[w for w in workers if self._shares[w][g]] for g in range(len(groups))]
-        self._reset, self._states = len(groups), len(groups) + 1
+        self._shares = [[[env for env in part if env % len(workers) == w] for part in parts] for w in workers]
+        self._part = {env: p for p, part in enumerate(parts) for env in part}
+        self._called = [[w for w in workers if self._shares[w][p]] for p in range(len(parts))]
+        self._reset, self._states = len(parts), len(parts) + 1
+        self._reset_options: dict[str, Any] | None = None
         self._called += [list(workers), list(workers)]
         self._lifeline, self._lifeline_end = _pipe(self._context)
         self._signals, self._signals_end = _pipe(self._context)
         self._commands: dict[int, Connection] = {}  # for what does not fit into the block, both ways
         self._wakes: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
-        self._failures = [0] * len(workers)  # of its lanes and of itself: what starts anew draws new numbers
+        self._failures = [0] * len(workers)  # of its environments and of itself: what starts anew draws new numbers
         self._begun = [0] * len(self._called)  # how often each command was given since the last reset
         self._wanted: list[dict[int, int]] = [{} for _ in self._called]  # worker: its number of commands with this
         self._polls = [select.poll() for _ in self._called]
         for poll in self._polls:
             poll.register(self._signals, select.POLLIN)
         self._requests: dict[int, dict[int, Any]] = {}  # for each worker, what goes with a command about states
-        self._answers: dict[int, Any] = {}  # and what came back, for each lane
+        self._answers: dict[int, Any] = {}  # and what came back, for each environment
         self._pending: list[set[int]] = [set() for _ in self._called]  # workers that have not answered
         self._waited: dict[int, tuple[float, float]] = {}  # worker: its last sign of life, seconds spent waiting since
         _open_workers.add(self)
@@ -98,18 +99,25 @@ class Workers:
             self._tell(worker, command)
 
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
-        """Give lanes the states that `given` has for them, and ask for those of the others: what `Lane.set_state` and
-        `Lane.get_state` answer, without the lanes that failed, and what went wrong."""
-        shares = [{lane for share in shares for lane in share} for shares in self._shares]
-        self._requests = {w: {lane: given[lane] for lane in shares[w] & given.keys()} for w in self._processes}
-        self._answers = {}
-        self.begin(self._states)
-        for worker in self._processes:
-            self._send_request(worker)
-        faults = self.finish(self._states)
+        """Give environments the states that `given` has for them, and ask for those of the others: what
+        `Slot.set_state` and `Slot.get_state` answer, without those that failed, and what went wrong."""
+        shares = [{env for share in shares for env in share} for shares in self._shares]
+        faults = self._request({w: {env: given[env] for env in shares[w] & given.keys()} for w in self._processes})
         for worker in self._processes:
             faults += self._reports(worker)
         return self._answers, faults
+
+    def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
+        self._reset_options = options
+        return self._request({worker: {OPTIONS: options} for worker in self._processes})
+
+    def _request(self, requests: dict[int, dict[int, Any]]) -> list[Fault]:
+        """Tell each worker something that does not fit into the block, and wait for the answers."""
+        self._requests, self._answers = requests, {}
+        self.begin(self._states)
+        for worker in self._processes:
+            self._send_request(worker)
+        return self.finish(self._states)
 
     def finish(self, command: int) -> list[Fault]:
         """Wait until the command is done; what went wrong. A process that died or hangs is replaced."""
@@ -183,7 +191,7 @@ class Workers:
     def _start(self, worker: int) -> None:
         ours, theirs = self._context.Pipe()
         woken, wake = _pipe(self._context)
-        rest = (self._options, self._shares[worker], self._factory, self._failures[worker])
+        rest = (self._options, self._shares[worker], self._factory, self._failures[worker], self._reset_options)
         job = cloudpickle.dumps((self._layout, self._spin, *rest))
         forked = self._context.get_start_method() == "fork"
         # Those of other pools too, which a forked process gets as well.
@@ -240,18 +248,18 @@ class Workers:
             process.kill()
         process.join(CLOSING_SECONDS)
         self._failures[worker] += 1
-        first = next(lane for share in self._shares[worker] for lane in share)
-        lane = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else first
-        step = f"at step {self._begun[self._group[lane]]:,}"
+        first = next(env for share in self._shares[worker] for env in share)
+        env = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else first
+        step = f"at step {self._begun[self._part[env]]:,}"
         if worker in self._pending[self._reset]:
             where = "when it was made or reset"
         else:
             where = STATE_ASKED if worker in self._pending[self._states] else step
         if not died:
-            return Fault(lane, where, f"it did not answer within {self._timeout:g} s (env.timeout)")
+            return Fault(env, where, f"it did not answer within {self._timeout:g} s (env.timeout)")
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Fault(lane, where, f"its worker process {worker} (pid {process.pid}) {how}")
+        return Fault(env, where, f"its worker process {worker} (pid {process.pid}) {how}")
 
     def _replace(self, worker: int) -> None:
         """A new process for the worker, told again whatever the old one had not done."""
@@ -266,7 +274,7 @@ class Workers:
             if worker in pending:
                 self._tell(worker, command)
         if worker in self._pending[self._states]:
-            self._requests[worker] = {}  # its lanes are lost: there is nothing to give states to
+            self._requests[worker] = {}  # its environments are lost: there is nothing to give states to
             self._send_request(worker)
 
 

@@ -1,0 +1,326 @@
+"""Which defaults hold on environments that nobody has seen: candidates, and Stable-Baselines3's defaults beside them.
+
+    python bench/defaults.py train --round 1               the candidates of a round, on the half for choosing
+    python bench/defaults.py train --half judge --only documents --seeds 5
+    python bench/defaults.py sb3 --half judge --seeds 5    Stable-Baselines3's defaults, as many steps
+    python bench/defaults.py table --half choose           how candidates compare so far
+    python bench/defaults.py report                        writes docs/defaults.md
+
+`bench/defaults.yaml` names environments, budgets and candidates. Each run that is done appends a line to
+`docs/defaults/results.jsonl`; what stands there is never trained again, so every command goes on where it was stopped.
+A score is the mean return of the final policy over 20 deterministic episodes (10 on the half for choosing), on
+environments of their own. Scores do not depend on processes and threads, so each run stays on one core, to share a
+machine well, and is timed like that: by the clock, and in processor seconds, which a busy machine changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PROXIMO_MLFLOW"] = "0"
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+
+import gymnasium
+import numpy as np
+import yaml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # where raw_units is found, in worker processes too
+DOCS = HERE.parent / "docs"
+RESULTS = DOCS / "defaults" / "results.jsonl"
+PLAN = yaml.safe_load((HERE / "defaults.yaml").read_text())
+ENVIRONMENTS: dict[str, dict[str, Any]] = PLAN["environments"]
+SB3 = "Stable-Baselines3"
+EPISODES = {"choose": 10, "judge": 20}
+SPACING = 100_000
+"""Between seeds: environment i of a run has its seed + i."""
+
+Settings = dict[str, Any]
+
+
+def candidates() -> dict[str, tuple[str | None, Settings]]:
+    """Every candidate by name: the kind of action it is for, and all of its settings."""
+    found: dict[str, tuple[str | None, Settings]] = {}
+    for entries in PLAN["rounds"].values():
+        for name, entry in entries.items():
+            changed = entry.get("settings", entry) if "only" in entry else entry
+            found[name] = (entry.get("only"), PLAN["documents"] | changed)
+    return found
+
+
+def settings_of(name: str, kind: str) -> Settings:
+    """What candidate `name` trains with where actions are of `kind`; `discrete:` and `continuous:` say it by kind."""
+    _, values = candidates()[name]
+    plain = {key: value for key, value in values.items() if key not in ("discrete", "continuous")}
+    return plain | values.get(kind, {})
+
+
+def digest(values: Settings) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def results() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def keep(row: dict[str, Any]) -> None:
+    """Append one line, whole, however many processes do so."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(row) + "\n")
+
+
+def todo(names: list[str], half: str, seeds: int, only_envs: list[str] | None) -> Iterator[tuple[str, str, int]]:
+    """What is not trained yet; with each seed all environments, so that what is there at any time is balanced."""
+    done = {(row["candidate"], row["env"], row["seed"]) for row in results()}
+    for name, seed, (env, about) in itertools.product(names, range(0, seeds * SPACING, SPACING), ENVIRONMENTS.items()):
+        kind = None if name == SB3 else candidates()[name][0]
+        fits = about["half"] == half and kind in (None, about["action"]) and (not only_envs or env in only_envs)
+        if fits and (name, env, seed) not in done:
+            yield name, env, seed
+
+
+def train_all(runs: Iterator[tuple[str, str, int]]) -> None:
+    """Train and keep; a run that fails is reported, and the others go on."""
+    for name, env, seed in runs:
+        about = ENVIRONMENTS[env]
+        try:
+            if name == SB3:
+                row = train_sb3(env, about, seed)
+            else:
+                row = train_proximo(env, about, seed, settings_of(name, about["action"]))
+        except Exception:
+            print(f"{name} on {env}, seed {seed}, failed:\n{traceback.format_exc()}", flush=True)
+            continue
+        keep({"candidate": name, "env": env, "seed": seed} | row)
+        print(
+            f"{time.strftime('%H:%M:%S')} {name} {env} {seed}: {row['score']:.2f}, {row['seconds']:.1f} s", flush=True
+        )
+
+
+def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) -> dict[str, Any]:
+    import proximo.train.trainer as module
+    from proximo import PPOTrainer
+
+    module.illustrate = lambda *_: []  # pictures of hundreds of runs take longer than training them
+    shared = {
+        "train.total_timesteps": about["steps"],
+        "eval.frequency": 0,
+        "eval.episodes": EPISODES[about["half"]],
+        "eval.max_steps": 2_000,
+        "env.max_steps_per_episode": about.get("max_steps"),
+        "checkpoint.num_checkpoints": 0,
+        "seed": seed,
+        "env.workers": 1 if env.startswith("envpool/") else 0,
+    }
+    began, cpu, ended = time.perf_counter(), cpu_seconds(), []
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
+        finish = trainer._finish
+        trainer._finish = lambda *rest: ended.append((time.perf_counter(), cpu_seconds())) or finish(*rest)
+        result = trainer.train()
+    if trainer.interrupted_by is not None:
+        sys.exit(128 + trainer.interrupted_by)
+    played = result["final_eval"]
+    return {
+        "score": played["return_mean"],
+        "std": played["return_std"],
+        "steps": result["total_steps"],
+        "seconds": round(ended[0][0] - began, 2),
+        "cpu_seconds": round(ended[0][1] - cpu, 2),
+        "settings": digest(values),
+    }
+
+
+def cpu_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def train_sb3(env: str, about: dict[str, Any], seed: int) -> dict[str, Any]:
+    """PPO as Stable-Baselines3 makes it: one environment, all settings its own. One thread is its fastest setting on
+    networks this small (bench/host.py tries them)."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    torch.set_num_threads(1)
+    began, cpu = time.perf_counter(), cpu_seconds()
+    made = Monitor(as_gymnasium(env, seed, about.get("max_steps")))
+    policy = "MultiInputPolicy" if isinstance(made.observation_space, gymnasium.spaces.Dict) else "MlpPolicy"
+    model = PPO(policy, made, seed=seed, device="cpu")
+    model.learn(about["steps"])
+    seconds, spent = time.perf_counter() - began, cpu_seconds() - cpu
+    judged = DummyVecEnv([lambda: Monitor(as_gymnasium(env, seed + 999, about.get("max_steps") or 2_000))])
+    scores, _ = evaluate_policy(model, judged, EPISODES[about["half"]], deterministic=True, return_episode_rewards=True)
+    return {
+        "score": float(np.mean(scores)),
+        "std": float(np.std(scores)),
+        "steps": model.num_timesteps,
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(spent, 2),
+    }
+
+
+def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
+    """The environment as Stable-Baselines3 takes it. Images below 36 x 36, which its CNN cannot read, and numbers on
+    their own become plain vectors."""
+    family, _, name = env.partition("/")
+    if family in ("gymnax", "jumanji"):
+        made: gymnasium.Env = Jitted(env, seed)
+    elif family == "envpool":
+        made = Unbatched(name, env, seed)
+    else:
+        made = gymnasium.make(env)
+    if isinstance(made.observation_space, gymnasium.spaces.Dict):
+        made = Vectors(made)
+    made.reset(seed=seed)
+    return gymnasium.wrappers.TimeLimit(made, max_steps) if max_steps else made
+
+
+class Vectors(gymnasium.ObservationWrapper):
+    """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since
+    some (`values`) are taken in the modules of PyTorch."""
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        spaces = gymnasium.spaces
+        self._boxes = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Box)}
+        kept = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Discrete)}
+        vectors = {
+            key: spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), np.float32)
+            for key, space in self._boxes.items()
+        }
+        self._names = {f"{key}_": key for key in kept | vectors}
+        self.observation_space = spaces.Dict({f"{key}_": space for key, space in (kept | vectors).items()})
+
+    def observation(self, observation: Any) -> Any:
+        return {
+            name: np.asarray(observation[key], np.float32).reshape(-1) if key in self._boxes else observation[key]
+            for name, key in self._names.items()
+        }
+
+
+class Jitted(gymnasium.Env):
+    """A JAX environment, stepped one by one from outside."""
+
+    def __init__(self, env_id: str, seed: int):
+        import jax
+
+        from proximo import envs
+
+        source = envs.make(env_id)
+        self.observation_space, self.action_space = source.spec.observation_space, source.spec.action_space
+        self._limit, self._jax = source.spec.max_steps, jax
+
+        def step(key: Any, state: Any, action: Any) -> Any:
+            key, now = jax.random.split(key)
+            state, seen = source.step(now, state, action)
+            return key, state, (seen.obs, seen.reward, seen.terminated, seen.truncated)
+
+        def reset(key: Any) -> Any:
+            key, now = jax.random.split(key)
+            state, seen = source.reset(now)
+            return key, state, seen.obs
+
+        self._step, self._reset = jax.jit(step), jax.jit(reset)
+        self._key = jax.random.key(seed)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._key = self._jax.random.key(seed)
+        self._key, self._state, obs = self._reset(self._key)
+        self._steps = 0
+        return self._jax.tree.map(np.asarray, obs), {}
+
+    def step(self, action: Any) -> Any:
+        self._key, self._state, seen = self._step(self._key, self._state, action)
+        obs, reward, terminated, truncated = self._jax.device_get(seen)
+        self._steps += 1
+        cut = bool(truncated) or (self._limit is not None and self._steps >= self._limit and not terminated)
+        return obs, float(reward), bool(terminated), cut, {}
+
+
+class Unbatched(gymnasium.Env):
+    """One environment of EnvPool."""
+
+    def __init__(self, name: str, env_id: str, seed: int):
+        import envpool
+
+        from proximo import envs
+
+        spec = envs.make(env_id).spec
+        self.observation_space = spec.observation_space
+        action = spec.action_space
+        self.action_space = gymnasium.spaces.Box(action.low, action.high, action.shape, np.float32)
+        self._dtype = action.dtype
+        self._pool = envpool.make(name, env_type="gymnasium", num_envs=1, seed=seed)
+
+    def _first(self, obs: Any) -> Any:
+        return {key: np.asarray(obs[key][0]) for key in self.observation_space}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        obs, _ = self._pool.reset()
+        return self._first(obs), {}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = self._pool.step(np.asarray(action, self._dtype)[None])
+        return self._first(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in ("train", "sb3", "table", "list"):
+        sub = commands.add_parser(command)
+        sub.add_argument("--half", choices=("choose", "judge"), default="choose")
+        sub.add_argument("--round", type=int, help="the candidates of this round")
+        sub.add_argument("--only", nargs="+", help="these candidates", metavar="CANDIDATE")
+        sub.add_argument("--envs", nargs="+", help="these environments")
+        sub.add_argument("--seeds", type=int, default=3)
+    commands.add_parser("report")
+    given = parser.parse_args()
+    if given.command == "report":
+        import defaults_report
+
+        chosen = {name: values for name, (_, values) in candidates().items()}
+        defaults_report.write(ENVIRONMENTS, results(), PLAN["chosen"], chosen)
+        return
+    names = given.only or list(PLAN["rounds"][given.round] if given.round else candidates())
+    if given.command == "sb3":
+        names = [SB3]
+    if given.command == "table":
+        import defaults_report
+
+        defaults_report.table(ENVIRONMENTS, results(), given.half)
+        return
+    runs = todo(names, given.half, given.seeds, given.envs)
+    if given.command == "list":
+        for run in runs:
+            print(*run)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        train_all(runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""One host environment of many agents, with PettingZoo's parallel methods, in its slot: as `Slot`, for each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from proximo.envs.host.bounds import blank
+from proximo.envs.host.buffers import UNSAID
+from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
+from proximo.envs.host.slot import CRITIC_STATE, Outlook, Slot, flag_of, kind_of, reward_of
+from proximo.envs.host.state import captured, decode, encode, restore
+from proximo.spaces import leaves
+
+REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent, and its places in the buffers."""
+
+    name: str
+    outlook: Outlook
+    act: Callable[[], Any]
+    """Reads its action."""
+    rows: list[Row]
+    final_rows: list[Row]
+    blanks: list[np.ndarray]
+    """What stands in the rows while it is not there."""
+    action_space: spaces.Space
+    flags: np.ndarray | None
+    """Its action mask, where it has one."""
+    starts: np.ndarray
+    """Where the flags of each of its choices begin."""
+
+    def show(self, obs: Any) -> None:
+        for row in self.rows:
+            row.write(obs)
+
+    def vanish(self) -> None:
+        for row, nothing in zip(self.rows, self.blanks, strict=True):
+            row.array[...] = nothing
+
+    def show_last(self, obs: Any, was: bool, stays: bool) -> None:
+        """Write what it saw last: this, or if it is gone without a word, what it saw before."""
+        for final, row, nothing in zip(self.final_rows, self.rows, self.blanks, strict=True):
+            if stays or (was and self.outlook.key in obs):
+                final.write(obs)
+            else:
+                final.array[...] = row.array if was else nothing
+
+    def check_last(self, dead: bool, judged: bool) -> None:
+        """Refuse numbers that are not finite in what it saw last. Nobody asks the dead: theirs is left out where not
+        finite, and where a critic is asked what it expects of others (`judged`), who then see them no more."""
+        for final, nothing in zip(self.final_rows, self.blanks, strict=True):
+            if not dead:
+                final.check()
+            elif judged or not np.isfinite(final.array).all():
+                final.array[...] = nothing
+
+    def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
+        """Which of its actions are allowed; all of them while none counts."""
+        if self.outlook.mask is None or self.flags is None:
+            return
+        if not acts:
+            self.flags[...] = True
+            return
+        told = (obs if self.outlook.mask == "obs" else infos).get(self.outlook.key)
+        given = told.get(MASK) if isinstance(told, Mapping) else None
+        self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}")
+
+
+class TeamSlot(Slot):
+    """An environment of many agents and its rows in the buffers."""
+
+    _alive: list[bool]
+    """Who is there."""
+    _acts: list[bool]
+    """Whose next action counts."""
+
+    def _lay_out(self) -> None:
+        groups, layout, buffers = self.options.spec.groups, self.options.reading, self._buffers
+        assert layout is not None
+        self._outlooks = layout.agents
+        self._members: list[Member] = []
+        self._spans = []  # of each group: its arrays, the lanes of this environment, and its columns among the agents
+        for (name, group), columns in zip(groups.items(), groups.columns.values(), strict=True):
+            own, first = buffers.groups[name], self.index * group.size
+            self._spans.append((own, slice(first, first + group.size), columns))
+            seen = list(leaves(group.observation_space))
+            if own.action_mask is not None:
+                own.action_mask[first : first + group.size] = True
+            for lane, agent in enumerate(group.members, first):
+                outlook = layout.agents[agent]
+                inside = (outlook.key, *outlook.inside)
+                rows, final_rows = (
+                    [Row((*inside, *path), array, lane) for (path, _), array in zip(seen, arrays, strict=True)]
+                    for arrays in (own.obs, own.final_obs)
+                )
+                member = Member(
+                    name=agent,
+                    outlook=outlook,
+                    act=action_reader(group.action_space, own.action, lane),
+                    rows=rows,
+                    final_rows=final_rows,
+                    blanks=[blank(leaf) for _, leaf in seen],
+                    action_space=group.action_space,
+                    flags=None if own.action_mask is None else own.action_mask[lane],
+                    starts=np.cumsum([0, *choices(group.action_space)])[:-1],
+                )
+                self._members.append(member)
+        self._by_key = {member.outlook.key: member for member in self._members}
+        known = [] if groups.critic_state_space is None else list(leaves(groups.critic_state_space))
+        self._state_rows, self._final_state_rows = (
+            [Row(path, array, self.index, CRITIC_STATE) for (path, _), array in zip(known, arrays, strict=True)]
+            for arrays in (buffers.critic_state, buffers.final_critic_state)
+        )
+        self._rows = [row for member in self._members for row in member.rows]
+        self._final_rows = [row for member in self._members for row in member.final_rows]
+
+    def _report(self, field: str, each: Any) -> None:
+        """Write numbers or flags of all agents."""
+        for own, lanes, columns in self._spans:
+            getattr(own, field)[lanes] = each[columns]
+
+    def step(self) -> None:
+        if self.env is None:
+            self.recover()
+        elif self.move():
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin the next episode."""
+        self._show(*self._begin(None))
+
+    def move(self) -> bool:
+        """Take the actions in the buffers, and report; whether the episode is over. The next one is not begun."""
+        self.where = "step"
+        self.total += 1
+        self.length += 1
+        obs, rewards, terminations, truncations, infos = self._stepped()
+        there, was, members = self._there(), self._alive, self._members
+        ends = [_ends(member, terminations, "termination") for member in members]
+        cut = [_ends(member, truncations, "truncation") for member in members]
+        stays = [
+            member.outlook.key in there and not end and not late
+            for member, end, late in zip(members, ends, cut, strict=True)
+        ]
+        over = not any(stays) or self.length == self._limit
+        truncated = [
+            before and not end and (over or not stay) for before, end, stay in zip(was, ends, stays, strict=True)
+        ]
+        paid = [
+            _paid(member, rewards, stay) if before else 0.0
+            for member, before, stay in zip(members, was, stays, strict=True)
+        ]
+        self._report("reward", paid)
+        self._report("terminated", [before and end for before, end in zip(was, ends, strict=True)])
+        self._report("truncated", truncated)
+        self._report("valid", self._acts)
+        self._report("present", was)
+        self._buffers.reset[self.index] = over
+        if over or any(truncated):
+            for member, before, stay, end in zip(members, was, stays, ends, strict=True):
+                member.show_last(obs, before, stay)
+                member.check_last(end, any(truncated))
+        if any(truncated):
+            self._write_state(self._final_state_rows)
+            for row in self._final_state_rows:
+                row.check()
+        if over:
+            self._buffers.success[self.index] = _success(infos)
+        else:
+            self._alive, self._acts = stays, self._on_turn(stays)
+            self._show(obs, infos)
+        return over
+
+    def _count_for_nothing(self) -> None:
+        nobody = [False] * len(self._members)
+        self._report("reward", [0.0] * len(nobody))
+        self._report("terminated", nobody)
+        self._report("truncated", [True] * len(nobody))
+        self._report("valid", nobody)
+
+    def captured(self) -> bytes:
+        rows = [
+            row.array.copy() for row in (*self._rows, *self._state_rows)
+        ]  # for whoever is gone without a word in the next step
+        return encode([captured(self.env), self._alive, self._acts, rows])
+
+    def restore(self, state: bytes) -> None:
+        inner, alive, acts, rows = decode(state)
+        flags = [[type(flag) for flag in flags] for flags in (alive, acts)]
+        forms = [(row.shape, row.dtype) if type(row) is np.ndarray else None for row in rows]
+        places = (*self._rows, *self._state_rows)
+        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in places]:
+            raise ValueError("this is no state of these agents")
+        restore(self.env, inner)
+        self._alive, self._acts = alive, acts
+        for row, held in zip(places, rows, strict=True):
+            row.array[...] = held
+
+    def _stepped(self) -> tuple[Any, ...]:
+        result = self.env.step({key: self._by_key[key].act() for key in self.env.agents})
+        if not isinstance(result, tuple) or len(result) != len(REPORTS):
+            raise Misbehaved(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
+        for name, report in zip(REPORTS, result, strict=True):
+            if not isinstance(report, Mapping):
+                raise Misbehaved(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
+        return result
+
+    def _seed_actions(self, seed: int) -> None:
+        for number, outlook in enumerate(self._outlooks.values()):  # whatever the groups
+            self.env.action_space(outlook.key).seed(seed + number)
+
+    def _begin(self, seed: int | None) -> tuple[Any, Any]:
+        obs, infos = super()._begin(seed)
+        if not isinstance(obs, Mapping):
+            raise Misbehaved(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
+        there = self._there()
+        if not there:
+            raise Misbehaved("after a reset there is nobody in its list of agents")
+        self._alive = [member.outlook.key in there for member in self._members]
+        self._acts = self._on_turn(self._alive)
+        return obs, infos
+
+    def _show(self, obs: Any, info: Any) -> None:
+        """Write what those see who are there."""
+        for member, alive, acts in zip(self._members, self._alive, self._acts, strict=True):
+            if alive:
+                member.show(obs)
+            else:
+                member.vanish()
+            member.write_mask(obs, info, acts)
+        self._write_state(self._state_rows)
+        self._report("alive", self._alive)
+        self._report("acts", self._acts)
+
+    def _write_state(self, rows: list[Row]) -> None:
+        state = self.env.state() if rows else None
+        for row in rows:
+            row.write(state)
+
+    def _there(self) -> set[Any]:
+        """Whom the environment has, as it calls them."""
+        there = set(self.env.agents)
+        if not there <= self._by_key.keys():
+            unknown = ", ".join(sorted(map(str, there - self._by_key.keys())))
+            raise Misbehaved(f"it has agents that are not among its possible_agents: {unknown}")
+        return there
+
+    def _on_turn(self, alive: list[bool]) -> list[bool]:
+        assert self.options.reading is not None
+        if not self.options.reading.turns:
+            return alive
+        whose = self.env.aec_env.agent_selection
+        return [there and member.outlook.key == whose for there, member in zip(alive, self._members, strict=True)]
+
+
+def _paid(member: Member, rewards: Any, stays: bool) -> float:
+    """An agent's reward; whoever is gone without a word gets nothing."""
+    if member.outlook.key not in rewards and stays:
+        raise Misbehaved(f"there is no reward for {member.name}")
+    return reward_of(rewards.get(member.outlook.key, 0.0), f" of {member.name}")
+
+
+def _ends(member: Member, flags: Any, name: str) -> bool:
+    flag = flags.get(member.outlook.key, False)
+    return flag if type(flag) is bool else flag_of(flag, f"the {name} of {member.name}")
+
+
+def _success(infos: Any) -> int:
+    """Whether all succeeded who say so."""
+    said = [info["is_success"] for info in infos.values() if isinstance(info, Mapping) and "is_success" in info]
+    return all(said) if said else UNSAID

@@ -1,0 +1,1 @@
+"""Playing: environments stepped by policies, whatever for."""

@@ -1,0 +1,138 @@
+"""Step environments inside a compiled program: for training, for evaluations, for the log or the film of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from proximo.compiling import key_of
+from proximo.envs.api import CompiledEnv, PyTree, Timestep
+from proximo.envs.keys import env_key
+from proximo.policy.behaviour import Behaviour, draw_actions
+from proximo.policy.memory import forget
+from proximo.rollout.episodes import count_episodes
+from proximo.rollout.frame_stack import FrameStack
+from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState
+
+
+@struct.dataclass
+class Moved:
+    """One step: what was seen and done, what came of it, and where the environments stand then."""
+
+    before: RunnerState
+    action: dict[str, PyTree]  # [L, ...] in the distributions' own coordinates
+    taken: dict[str, PyTree]  # [L, ...] as the environment took them
+    outcome: Timestep
+    episodes: Episodes
+    after: RunnerState
+
+
+class CompiledRunner:
+    """Steps a `CompiledEnv` as a `Behaviour` says. Everything here is traced: nothing is kept."""
+
+    def __init__(self, env: CompiledEnv, behaviour: Behaviour, frame_stack: int = 1):
+        self.env = env
+        self.behaviour = behaviour
+        self._frames = FrameStack(env.spec.groups, frame_stack)
+
+    @property
+    def key(self) -> Hashable | None:
+        """What it is, as part of the keys of programs: asked for each time, since the environment may be changed."""
+        return key_of(env_key(self.env), self.behaviour.key, self._frames.num)
+
+    def start(self, key: jax.Array, task: PyTree = None) -> RunnerState:
+        """All environments reset."""
+        env_state, first = self.env.reset(key, task)
+        sizes = {name: group.size for name, group in self.env.spec.groups.items()}
+        num_envs = self.env.num_envs
+        return RunnerState(
+            env=env_state,
+            task=task,
+            obs={name: self._frames.first(name, step.obs, jnp) for name, step in first.groups.items()},
+            action_mask={name: step.action_mask for name, step in first.groups.items()},
+            carry=self.behaviour.policies.initial_carry("actor", num_envs),
+            critic_state=first.critic_state,
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode_return={name: jnp.zeros((num_envs, size), jnp.float32) for name, size in sizes.items()},
+        )
+
+    def run(
+        self,
+        chosen: PyTree,
+        start: RunnerState,
+        noise: PyTree,
+        keys: jax.Array,
+        keep: Callable[[Moved], PyTree],
+        success_return: Any = None,
+    ) -> tuple[RunnerState, PyTree]:
+        """A step for each of the `keys` [T], with actions drawn from `noise` [T, ...] or the most likely ones (None);
+        what `keep` keeps of each of them, leaves [T, ...]."""
+
+        def step(state: RunnerState, now: tuple[PyTree, jax.Array]) -> tuple[RunnerState, PyTree]:
+            moved = self._step(chosen, state, *now, success_return)
+            return moved.after, keep(moved)
+
+        return jax.lax.scan(step, start, (noise, keys))
+
+    def _step(self, chosen: PyTree, state: RunnerState, noise: PyTree, key: jax.Array, success_return: Any) -> Moved:
+        """Only the actors run here; values and log-probabilities come later, in one batch."""
+        everywhere, policies = slice(0, self.env.num_envs), self.behaviour.policies
+        memory, outputs = self.behaviour.act(chosen, state.carry, state.obs, everywhere)
+        action, taken = draw_actions(policies, outputs, state.action_mask, noise)
+        env_state, moved = self.env.step(key, state.env, taken, state.task)
+        running = (state.episode_length, state.episode_return)
+        (length, returns), episodes = count_episodes(running, moved, success_return)
+        seen = {name: self._frames.following(name, state.obs[name], step, jnp) for name, step in moved.groups.items()}
+        groups = {name: replace(step, final_obs=seen[name][1]) for name, step in moved.groups.items()}
+        after = replace(
+            state,
+            env=env_state,
+            obs={name: obs for name, (obs, _) in seen.items()},
+            action_mask={name: step.action_mask for name, step in moved.groups.items()},
+            carry={name: forget(memory[name], step.reset_mask) for name, step in moved.groups.items()},
+            critic_state=moved.critic_state,
+            episode_length=length,
+            episode_return=returns,
+        )
+        return Moved(state, action, taken, replace(moved, groups=groups), episodes, after)
+
+
+def collect(
+    runner: CompiledRunner, chosen: PyTree, start: RunnerState, noise: PyTree, keys: jax.Array, success_return: Any
+) -> tuple[RunnerState, Experience]:
+    """Step every environment once for each of the `keys`, and record what happens."""
+
+    def keep(moved: Moved) -> tuple[PyTree, ...]:
+        before, outcome = moved.before, moved.outcome
+        steps = {
+            name: replace(step, obs=before.obs[name], action_mask=before.action_mask[name])
+            for name, step in outcome.groups.items()
+        }
+        return steps, moved.action, before.critic_state, outcome.final_critic_state, moved.episodes
+
+    end, (steps, action, seen, final, episodes) = runner.run(chosen, start, noise, keys, keep, success_return)
+    groups = {
+        name: Rollout(
+            obs=step.obs,
+            action_mask=step.action_mask,
+            action=action[name],
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            valid=step.valid,
+            final_obs=step.final_obs,
+            last_obs=end.obs[name],
+            carry=start.carry[name],
+            present=step.present,
+            alive=step.alive,
+            acts=None if step.acts is None else step.acts[-1],
+        )
+        for name, step in steps.items()
+    }
+    critic_state = None if seen is None else CriticState(seen, final, end.critic_state)
+    return end, Experience(groups, critic_state, episodes)

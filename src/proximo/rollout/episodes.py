@@ -1,0 +1,54 @@
+"""Episodes, counted: how long each was, what its agents were paid, whether it succeeded."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import jax.numpy as jnp
+
+from proximo.envs.api import Array, Timestep
+from proximo.rollout.types import Episodes
+
+Running = tuple[Array, dict[str, Array]]
+"""Of the running episodes: their lengths [E], and the sums of each agent's rewards [E, K] by group."""
+
+
+def count_episodes(running: Running, moved: Timestep, success_return: Any, xp: Any = jnp) -> tuple[Running, Episodes]:
+    """The running episodes after a step, and those that ended with it. A step counts if anybody's action did. The
+    return of an episode is the mean of its agents' returns. Arrays of JAX, or of NumPy (`xp`)."""
+    length, returns = running
+    counts = env_valid(moved.groups, length.shape[0])
+    length = length + counts.astype(length.dtype)
+    each = {
+        name: own + xp.where(counts[:, None], moved.groups[name].reward.reshape(own.shape), xp.zeros_like(own))
+        for name, own in returns.items()
+    }
+    total = xp.concatenate(list(each.values()), axis=1).mean(-1)
+    terminated = any_member({name: step.terminated for name, step in moved.groups.items()}, length.shape[0])
+    episodes = Episodes(
+        length=xp.where(moved.reset & counts, length, xp.zeros_like(length)),
+        episode_return=total,
+        success=succeeded(moved.success, terminated, total, success_return),
+        members=each,
+    )
+    left = {name: xp.where(moved.reset[:, None], xp.zeros_like(own), own) for name, own in each.items()}
+    return (xp.where(moved.reset, xp.zeros_like(length), length), left), episodes
+
+
+def env_valid(groups: Any, num_envs: int) -> Array:
+    """[..., E] the steps that count: those in which anybody's action did."""
+    return any_member({name: step.valid for name, step in groups.items()}, num_envs)
+
+
+def any_member(flags: dict[str, Array], num_envs: int) -> Array:
+    """[..., E] whether flags [..., L] are true of any agent of an environment."""
+    return reduce(or_, (own.reshape(*own.shape[:-1], num_envs, -1).any(-1) for own in flags.values()))
+
+
+def succeeded(said: Array, terminated: Array, episode_return: Array, success_return: Any) -> Array:
+    """Whether each ending episode was a success: as the environment says, else by `track.success_return`, else if it
+    terminated. Where `said` is negative, the environment does not say."""
+    reached = terminated if success_return is None else episode_return >= success_return
+    return (said == 1) | ((said < 0) & reached)

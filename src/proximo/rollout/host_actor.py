@@ -1,0 +1,104 @@
+"""The part of a policy that acts in host environments, and the memory it reads: made for many quick calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from proximo.compiling import jit
+from proximo.envs.api import Part, PyTree, envs_of, lanes_of
+from proximo.envs.host.buffers import ALIGNMENT, aligned
+from proximo.policy.behaviour import Behaviour, draw_actions
+
+SMALL = 100_000
+"""Parameters up to which an actor is quicker in one thread."""
+
+
+def actor(behaviour: Behaviour, part: Part, chosen: PyTree) -> Callable[..., tuple[PyTree, PyTree, PyTree]]:
+    """A function from what the lanes of `part` see to their actions, by group: in the policies' own coordinates, and as
+    the environments take them, or None if that is the same. `chosen` has the shapes of what the behaviour chooses.
+
+    Slices that are served together are still computed one by one: the last bits of a matrix product depend on its size,
+    and must not depend on the number of worker processes.
+    """
+    policies = behaviour.policies
+    sizes = {name: group.size for name, group in policies.groups.items()}
+    whole, first = reads_record(), envs_of(part)
+
+    def of(trees: dict[str, PyTree], envs: slice, *t: jax.Array) -> dict[str, PyTree]:
+        """Of dictionaries by group, the lanes of some environments, where there is time at one."""
+        return {name: at(tree, (*t, lanes_of(envs, sizes[name]))) for name, tree in trees.items()}
+
+    def act(
+        packed: list[jax.Array], noise: PyTree, t: jax.Array, carry: PyTree, obs: PyTree, masks: PyTree
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        acting, drawn = unpack(packed, chosen), at(noise, t)
+        obs, masks = (of(trees, first, t) for trees in (obs, masks)) if whole else (obs, masks)
+        parts = []
+        for envs in part:
+            here = slice(envs.start - first.start, envs.stop - first.start)
+            memory, outputs = behaviour.act(acting, of(carry, here), of(obs, here), envs)
+            noise_here = None if drawn is None else of(drawn, envs)
+            action, taken = draw_actions(policies, outputs, of(masks, here), noise_here)
+            same = all(taken[name] is action[name] for name in action)
+            parts.append((memory, action, None if same else taken))
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+    return act
+
+
+def reads_record() -> bool:
+    """Whether the actor is handed the whole record, and picks its step itself."""
+    return jax.default_backend() == "cpu"
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros that begin where XLA wants its arrays to begin."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return aligned(np.zeros(size + ALIGNMENT, np.uint8))[:size].view(dtype).reshape(shape)
+
+
+def same_memory(array: np.ndarray) -> jax.Array:
+    """An array for JAX in the very memory of `array`: what is written there later is what a program reads then."""
+    shown = jnp.from_dlpack(array)
+    assert not array.size or shown.unsafe_buffer_pointer() == array.ctypes.data
+    return shown
+
+
+def compiled_actor(behaviour: Behaviour, part: Part, chosen: PyTree) -> Any:
+    small = sum(leaf.size for leaf in jax.tree.leaves(chosen)) < SMALL
+    return jit(actor(behaviour, part, chosen), small=small)
+
+
+def spans(part: Part) -> tuple[tuple[int, int], ...]:
+    """Where the slices of a part begin and end; Python's slices cannot be part of a key."""
+    return tuple((envs.start, envs.stop) for envs in part)
+
+
+def pack(tree: PyTree) -> list[jax.Array]:
+    """All leaves of one type as one array: a call takes longer the more arrays it is handed."""
+    leaves = jax.tree.leaves(tree)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
+
+
+def unpack(packed: list[jax.Array], types: PyTree) -> PyTree:
+    """The tree that `pack` packed; `types` has its shapes and types."""
+    leaves, structure = jax.tree.flatten(types)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    rest = dict(zip(kinds, packed, strict=True))
+    unpacked = []
+    for leaf in leaves:
+        kind = str(leaf.dtype)
+        unpacked.append(rest[kind][: leaf.size].reshape(leaf.shape))
+        rest[kind] = rest[kind][leaf.size :]
+    return jax.tree.unflatten(structure, unpacked)
+
+
+def at(tree: PyTree, index: Any) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)

@@ -1,0 +1,229 @@
+"""From what a user gives to what a trainer needs: the settings, the program, and where a run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proximo import envs, settings
+from proximo.config import Config
+from proximo.envs.compiled.vectorize import VectorizedEnv
+from proximo.envs.groups import Groups
+from proximo.errors import UserError
+from proximo.files import check_inside, read_json
+from proximo.multi_agent.self_play import make_behaviour
+from proximo.multi_agent.team_agent import make_agents
+from proximo.policy.agent import PPOAgent
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Behaviour
+from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
+from proximo.presets import choose_preset, remarks
+from proximo.rollout.frame_stack import FrameStack
+from proximo.spaces import space_key
+from proximo.train.checkpoint import Checkpoint, load_newest
+from proximo.train.history import History
+from proximo.train.host_program import HostProgram
+from proximo.train.needs import check_needs
+from proximo.train.program import CompiledProgram, Program
+
+
+def seen_groups(spec: envs.EnvSpec, config: Config) -> Groups:
+    """The groups of an environment as policies see them, with stacked frames."""
+    return FrameStack(spec.groups, config.env.frame_stack).groups
+
+
+def fresh_agents(spec: envs.EnvSpec, config: Config, network: Any) -> Agents:
+    """Agents that know nothing yet."""
+    groups = seen_groups(spec, config)
+    check_needs(spec.id, groups, config)
+    return make_agents(groups, config, network)
+
+
+def make_program(
+    source: envs.JaxEnv | envs.HostSource, agents: Agents, config: Config, recipe: Recipe = BUILT_IN
+) -> tuple[Program, Behaviour]:
+    """The training program for an environment of either kind, and who acts in it."""
+    policies = agents.policies
+    if policies.has_torso and config.ppo.optimizers == "separate":
+        raise UserError(
+            "The agent's networks share a torso, so that one optimizer moves them all; ppo.optimizers=shared."
+        )
+    if config.ppo.sequence_length is not None and not policies.recurrent:
+        raise UserError(
+            f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "
+            f"or set network.memory to gru or lstm."
+        )
+    behaviour = make_behaviour(policies, config.env.num_envs)
+    if isinstance(source, envs.HostSource):
+        return HostProgram(source, behaviour, config, recipe), behaviour
+    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode)
+    return CompiledProgram(vector, behaviour, config, recipe), behaviour
+
+
+def resolve(
+    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool | str, keywords: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
+    """The configuration of a run from everything a user may give, and what is to be said of it."""
+    base = config if isinstance(config, Config) else None
+    given: settings.Values = {}
+    if isinstance(config, str | Path):
+        given = settings.from_file(Path(config))
+    elif base is None and config is not None:
+        given = settings.from_mapping(config, "config")
+    keyed = settings.from_keywords(keywords)
+    if env is not None:
+        keyed["env.id"] = env if isinstance(env, str) else env.spec.id
+    env_id = (given | keyed).get("env.id", (base or Config()).env.id)
+    tuned = choose_preset(preset, env_id) if base is None else {}
+    said = remarks(env_id if preset is True else str(preset), tuned, given | keyed, "preset=False")
+    return settings.build(tuned, given, keyed, base=base), said
+
+
+READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}
+"""The settings of networks that still mean something where a user's own networks are trained."""
+HELD = ("network", "normalize", "agents")
+"""The sections that an agent brings with it."""
+
+
+def check_read(config: Any, keywords: Mapping[str, Any], agent: PPOAgent | Agents | None, network: Any) -> None:
+    """Refuse settings that a user named and that nothing would read: of the built-in networks beside own ones, and
+    others than those of an agent that was handed in. A file or a preset may say such things; it says everything."""
+    named = settings.from_keywords(keywords)
+    if isinstance(config, Mapping):
+        named = settings.from_mapping(config, "config") | named
+    for name, asked in named.items():
+        section, _, field = name.partition(".")
+        if network is not None and section == "network" and name not in READ_BY_OWN:
+            raise UserError(
+                f"{name} has no effect on networks of your own, which are as you made them; leave out one of both."
+            )
+        if agent is not None and section in HELD:
+            held = getattr(getattr(agent.config, section), field)
+            if asked != held:
+                raise UserError(f"{name} is {held} in the agent that was handed in, and cannot become {asked}.")
+
+
+NOT_ADAM = {"ppo.adam_epsilon", "ppo.max_grad_norm"}
+"""What a user's own optimizer does not read."""
+RATES = {f"ppo.{name}" for name in ("learning_rate", "learning_rate_schedule", "learning_rate_end", "adaptive_kl")}
+RATES |= {"ppo.critic_learning_rate", "ppo.optimizers"}
+"""What it reads if `scale_by_rates` is part of it."""
+
+
+def check_optimizer(config: Any, keywords: Mapping[str, Any], optimizer: Any, agents: Agents) -> None:
+    """Refuse settings of the built-in optimizer that a user named beside one of their own, which does not read them."""
+    named = settings.from_keywords(keywords)
+    if isinstance(config, Mapping):
+        named = settings.from_mapping(config, "config") | named
+    params = next(iter(agents.part("params").values()))
+    unread = NOT_ADAM if follows_rates(optimizer, params) else NOT_ADAM | RATES
+    for name in named:
+        if name in unread:
+            last = " Let proximo.scale_by_rates() be the last of its chain, and it follows." if name in RATES else ""
+            raise UserError(f"{name} has no effect on an optimizer of your own, which is as you made it.{last}")
+
+
+def with_own(config: Config, handed_in: Mapping[str, Any]) -> Config:
+    """`config`, saying which parts of the algorithm were handed in; those that it names must have been."""
+    for name in config.ppo.own:
+        if handed_in[name] is None:
+            raise UserError(
+                f"The {name} is not a built-in one (ppo.own), and no file holds it; hand it in again, as `{name}=` of "
+                f"PPOTrainer or PPOTrainer.resume."
+            )
+    return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, own=named_own(handed_in)))
+
+
+def named_own(handed_in: Mapping[str, Any]) -> tuple[Any, ...]:
+    """As the setting `ppo.own` names it."""
+    return tuple(name for name, part in handed_in.items() if part is not None)
+
+
+def fit_agent(agent: Any, spec: envs.EnvSpec, config: Config) -> None:
+    """Let an agent that was made for sizes alone take over the spaces of an environment."""
+    if isinstance(agent, PPOAgent) and not spec.groups.many:
+        (group,) = seen_groups(spec, config).values()
+        agent.fit(group.observation_space, group.action_space)
+
+
+def check_spaces(agents: Agents, spec: envs.EnvSpec, config: Config, critics: bool = True) -> None:
+    """Refuse agents that were made for another environment; also ones whose agents or entries are in another order,
+    which rewards and masks follow. What `critics` see is nothing that acting needs."""
+    ours, theirs = agents.policies.groups, seen_groups(spec, config)
+    who = [{name: group.members for name, group in groups.items()} if groups.many else {} for groups in (ours, theirs)]
+    if who[0] != who[1] or list(ours) != list(theirs):
+        raise UserError(f"The agent's groups are {who[0] or 'none'}; {spec.id} has {who[1] or 'none'}.")
+    for name in ours:
+        whose = f" (group {name})" if ours.many else ""
+        for kind in ("observation_space", "action_space"):
+            _check_space(f"The agent's {kind}{whose}", getattr(ours[name], kind), getattr(theirs[name], kind), spec.id)
+    if critics and (ours.critic_state_space is not None or theirs.critic_state_space is not None):
+        seen = (ours.critic_state_space, theirs.critic_state_space)
+        _check_space("The agent's critic_state_space", *seen, spec.id)
+
+
+def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
+    if ours is None or theirs is None or space_key(ours) != space_key(theirs):
+        unseen = " They differ in what is not shown, such as single bounds." if str(ours) == str(theirs) else ""
+        raise UserError(f"{what} is {ours}; {env_id} has {theirs}.{unseen}")
+
+
+def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
+    """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is not the folder of a run: it has no config.yaml.")
+    try:
+        check_inside(run)
+    except OSError as error:
+        raise UserError(f"Cannot resume {run}: {error.strerror}.") from None
+    saved, trouble = load_newest(run)
+    if saved is None:
+        raise UserError(f"{run} has no checkpoint to resume from. {' '.join(trouble)}".rstrip())
+    if not (saved.by_id or has_env):
+        raise UserError(
+            f"{run} was trained on an environment that was handed in as a Python object; hand it in again, with "
+            f"PPOTrainer.resume(run, env)."
+        )
+    return saved, trouble
+
+
+def check_built_in(saved: Checkpoint, handed_in: Mapping[str, Any]) -> None:
+    """Refuse another loss or optimizer where a run had the built-in ones."""
+    for name, part in handed_in.items():
+        if part is not None and name not in saved.config.ppo.own:
+            raise UserError(
+                f"{saved.path} was trained with the built-in {name}, and goes on with that; leave out `{name}`. A new "
+                f"run, PPOTrainer(agent=..., {name}=...), can begin from its policy."
+            )
+
+
+def is_complete(run: Path, history: History) -> bool:
+    """Whether a run has reached its end, and everything was written that is written then."""
+    try:
+        result = read_json(run / "result.json")
+        ended = result["stop_reason"] != "interrupted"  # a stop in the final evaluation is one before the end
+        return ended and history.stop_reason is not None and result["total_steps"] == history.steps
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def extended(config: Config, history: Mapping[str, Any], steps: int) -> Config:
+    """Settings that train `steps` more than `history` has made; other budgets that are used up are lifted."""
+    if steps < 1:
+        raise UserError(f"Training on takes at least 1 step more, not {steps}.")
+    train = config.train
+    if train.max_episodes is not None and history["episodes"] >= train.max_episodes:
+        train = dataclasses.replace(train, max_episodes=None)
+    if train.max_seconds is not None and history["elapsed_seconds"] >= train.max_seconds:
+        train = dataclasses.replace(train, max_seconds=None)
+    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=history["steps"] + steps))
+
+
+def once_more(config: Config, first: Config, history: Mapping[str, Any]) -> Config:
+    """Settings for as much training again as `first` allowed, after what `history` has counted."""
+    done = {"total_timesteps": "steps", "max_episodes": "episodes", "max_seconds": "elapsed_seconds"}
+    budgets = {name: getattr(first.train, name) for name in done}
+    more = {name: budget + history[done[name]] for name, budget in budgets.items() if budget is not None}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **more))
