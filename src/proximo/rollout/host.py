@@ -98,8 +98,7 @@ class HostRunner:
         self._reported: list[list[Any]] = [[] for _ in env.parts]
         self.policy_seconds = self.env_seconds = 0.0
         """What the last rollout took: the policies' calls, and the rest, which is the environments."""
-        self.ends = np.zeros((0, env.num_envs), bool)
-        """[t, E] where episodes have come to their end, in the steps of this `run` so far."""
+        self._seen = 0  # steps of this `run` that all environments have reported
         self._record: dict[str, Rollout] = {}
         self._slots: list[list[StepBuffers]] = []
         self._carry: dict[str, PyTree] | None = None
@@ -147,7 +146,7 @@ class HostRunner:
                 env.send(p, action if taken is None else _numpy(taken))
                 for name, own in action.items():
                     _write_tree(slot.action[name], own)
-            self.ends = self._reset[:t]
+            self._seen = t
             if stop():
                 done = t + 1
                 break
@@ -163,6 +162,11 @@ class HostRunner:
             for name in self._groups
         }
         return done
+
+    @property
+    def ends(self) -> np.ndarray:
+        """[t, E] where episodes have come to their end, in the steps of this `run` so far."""
+        return self._reset[: self._seen]
 
     def rollout(self, start: RunnerState, done: int | None = None) -> HostRollout:
         """The record of the last `run`, which made `done` steps, or all; where none was made, one of the right
@@ -255,9 +259,11 @@ class HostRunner:
         for target, value in zip(slot.outcome, self._reported[p], strict=True):
             target[...] = value
         groups = self._stack(slot, moved) if stacks else moved.groups
-        if any(np.count_nonzero(flags) for flags in slot.ended):
-            final_obs = {name: step.final_obs for name, step in groups.items()}
-            _write(slot.final, jax.tree.leaves((final_obs, moved.final_critic_state)))
+        for flags in slot.ended:
+            if np.count_nonzero(flags):
+                final_obs = {name: step.final_obs for name, step in groups.items()}
+                _write(slot.final, jax.tree.leaves((final_obs, moved.final_critic_state)))
+                break
         for name in self._recurrent:
             if (anew := moved.groups[name].reset_mask).any():
                 carry[name] = forget(carry[name], jnp.asarray(anew))

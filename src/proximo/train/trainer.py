@@ -290,7 +290,7 @@ class PPOTrainer:
 
     def collect(self) -> dict[str, Any]:
         """What one rollout of the current policy holds, from environments that are reset for it: arrays [T, L, ...] (T
-        steps, L environments) named observations, actions, rewards, next_observations, dones, log_probs, values, and
+        steps, L lanes) named observations, actions, rewards, next_observations, dones, log_probs, values, and
         terminated, truncated, valid, advantages, returns. With many agents, a dictionary of these by group.
 
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is

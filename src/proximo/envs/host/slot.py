@@ -113,6 +113,7 @@ class Slot:
             [Row(path, array, index, CRITIC_STATE) for path, array in zip(judged, arrays, strict=True)]
             for arrays in (buffers.critic_state, buffers.final_critic_state)
         )
+        self._says_more = bool(judged) or options.mask_source is not None
 
     def reset(self, seed: int) -> None:
         """Begin anew, with the random stream of `seed + index`."""
@@ -145,7 +146,10 @@ class Slot:
             truncated = True
         if terminated or truncated:
             obs, info = self._end(obs, terminated, truncated, info)
-        self._show(obs, info)
+        for row in self._rows:
+            row.write(obs)
+        if self._says_more:
+            self._show_more(obs, info)
 
     def _end(self, obs: Any, terminated: bool, truncated: bool, info: Any) -> tuple[Any, Any]:
         """Report the end of an episode, and begin the next."""
@@ -271,6 +275,10 @@ class Slot:
         """Write what a reset or a step led to."""
         for row in self._rows:
             row.write(obs)
+        self._show_more(obs, info)
+
+    def _show_more(self, obs: Any, info: Any) -> None:
+        """Write what there is besides observations."""
         for row in self._state_rows:
             row.write(critic_state(info))
         if self.options.mask_source is not None:
