@@ -53,6 +53,10 @@ class TrainState:
     env_steps: EnvSteps  # taken; steps that do not count, such as EnvPool's fillers, are none
     opponents: PyTree = None  # with self-play: [P, ...] earlier policies, and how many there were
 
+    def of(self, part: str) -> dict[str, PyTree]:
+        """A part of the state of each group, such as its `params`."""
+        return {name: getattr(own, part) for name, own in self.groups.items()}
+
 
 @struct.dataclass
 class LearnerLanes:

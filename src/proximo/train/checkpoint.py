@@ -65,7 +65,7 @@ class Checkpoint:
     def fill(self, types: Any) -> ProgramState:
         """The program's state; `types` has its shapes and types."""
         if "optimizer" in self.config.ppo.own:
-            self._check_optimizer({name: own.opt_state for name, own in types.train.groups.items()})
+            self._check_optimizer(types.train.of("opt_state"))
         state: ProgramState = tensors.filled(types, self.program, self.path)
         return state
 
