@@ -117,11 +117,11 @@ def sleepers() -> float:
     program = trainer.program
     state = program.init(trainer._given())
     program.compile(state)
-    chosen, noise = program._chosen(state)
+    packed, noise = program._acting(state)
     rates = []
     for _ in range(6):
         begin = time.perf_counter()
-        program._runner.run(chosen, state.runner, noise, bool)
+        program._runner.run(packed, state.runner, noise, bool)
         rates.append(SLEEPERS * 128 / (time.perf_counter() - begin))
     trainer.close()
     return statistics.median(rates)

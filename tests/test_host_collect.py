@@ -22,7 +22,7 @@ from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
 from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.host import HostRollout, HostRunner, tally
-from proximo.rollout.host_actor import aligned_zeros, pack, same_memory, unpack
+from proximo.rollout.host_actor import aligned_zeros, pack, packed, same_memory, unpack
 from proximo.rollout.types import Rollout
 from proximo.train import host_program
 
@@ -45,7 +45,7 @@ def collected_by_host(source, settings_, agents, rollouts=1):
     state = runner.start(settings_.seed)
     found = []
     for number in range(rollouts):
-        assert runner.run(chosen, state, noise_of(agents, number), bool) == STEPS
+        assert runner.run(packed(chosen), state, noise_of(agents, number), bool) == STEPS
         state, experience = tally(state, runner.rollout(state), None)
         rollout = jax.tree.map(np.copy, experience.groups[ONE])
         # Final observations are only promised where an episode was cut.

@@ -29,6 +29,7 @@ from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.episode_log import episode_log
 from proximo.rollout.frame_stack import FrameStack, stacked_space
 from proximo.rollout.host import HostRunner, after
+from proximo.rollout.host_actor import packed
 from proximo.rollout.video import record
 from proximo.spaces import leaves, pick
 from proximo.train.checkpoint import load_newest
@@ -135,7 +136,7 @@ def on_host(source, agents, env, num_envs, steps):
     with source.open_envs(num_envs, env) as pool:
         runner = HostRunner(pool, Learners(agents.policies), steps, acting, NUM)
         state = runner.start(0)
-        runner.run(acting, state, noise_of(agents, num_envs, steps), bool)
+        runner.run(packed(acting), state, noise_of(agents, num_envs, steps), bool)
         (rollout,) = jax.tree.map(np.copy, runner.rollout(state).groups).values()
     return rollout
 
@@ -270,7 +271,7 @@ def test_episodes_that_follow_another_in_a_filler_step_start_anew():
     runner = HostRunner(env, Learners(agents.policies), 6, acting, NUM)
     state = runner.start(0)
     assert state.obs[ONE].tolist() == [[0, 0, 0]]
-    runner.run(acting, state, None, bool)
+    runner.run(packed(acting), state, None, bool)
     own = runner.rollout(state).groups[ONE]
     assert own.obs[0].tolist() == [[0, 0, 0]]
     seen = [*own.obs[1:, 0].tolist(), own.last_obs[0].tolist()]
@@ -296,7 +297,7 @@ def test_environments_are_put_back_with_what_was_seen():
     acting, chosen = actors(agents.groups), EnvConfig(num_envs=2, workers=0)
 
     def played(runner, state):
-        runner.run(acting, state, None, bool)
+        runner.run(packed(acting), state, None, bool)
         return jax.tree.map(np.copy, runner.rollout(state))
 
     with source.open_envs(2, chosen) as one, source.open_envs(2, chosen) as other:

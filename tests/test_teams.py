@@ -34,6 +34,7 @@ from proximo.ppo.recipe import BUILT_IN
 from proximo.ppo.update import initial_lanes, initial_train_state, training_samples
 from proximo.rollout.episode_log import episode_log
 from proximo.rollout.host import HostRunner, tally
+from proximo.rollout.host_actor import packed
 from proximo.rollout.types import Episodes
 from proximo.rollout.video import record
 from proximo.settings import build
@@ -166,7 +167,7 @@ def host_rollouts(source, behaviour, config, num_rollouts):
         runner = HostRunner(env, behaviour, steps, chosen)
         at = runner.start(0)
         for _ in range(num_rollouts):
-            assert runner.run(chosen, at, noise, bool) == steps
+            assert runner.run(packed(chosen), at, noise, bool) == steps
             at, experience = tally(at, runner.rollout(at), None)
             yield jax.tree.map(jnp.array, experience)
 

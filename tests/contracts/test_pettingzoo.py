@@ -34,6 +34,7 @@ from proximo.multi_agent.team_agent import TeamAgent, make_agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
 from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.host import HostRunner, tally
+from proximo.rollout.host_actor import packed
 from proximo.rollout.video import record
 from zoo_probes import Faulty, Lifetimes, changed, lacking
 
@@ -358,7 +359,7 @@ def test_compiled_and_host_collection_give_the_same_rollout():
     for number in range(2):
         key = jax.random.key(number)
         noise = draw_noise(agents.policies, key, num_envs, (steps,))
-        assert runner.run(acting, state, noise, bool) == steps
+        assert runner.run(packed(acting), state, noise, bool) == steps
         played = runner.rollout(state)
         state, experience = tally(state, played, None)
         compiled_state, theirs = step(compiled_state, noise, jax.random.split(key, steps))

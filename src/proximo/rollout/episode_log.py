@@ -23,6 +23,7 @@ from proximo.policy.policies import Policies
 from proximo.rollout.compiled import CompiledRunner, Moved
 from proximo.rollout.evaluate import step_limit, step_noise
 from proximo.rollout.host import HostRunner, after
+from proximo.rollout.host_actor import packed
 from proximo.rollout.types import RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 from proximo.spaces import cast, leaves, pick
@@ -124,10 +125,10 @@ def host_steps(
     """The same of a host environment, of which `env` is one; of what follows the end of its episode at most a step."""
     policies = behaviour.policies
     runner = HostRunner(env, behaviour, STEPS_PER_CALL, chosen, config.frame_stack, look_at_bounds=False)
-    state, first = runner.start(seed + EVALUATION_OFFSET), 0
+    state, first, acting = runner.start(seed + EVALUATION_OFFSET), 0, packed(chosen)
     while True:
         noise = step_noise(policies, key, 1, jnp.arange(first, first + STEPS_PER_CALL, dtype=jnp.int32))
-        done = runner.run(chosen, state, noise, lambda: bool(runner.ends.any()))
+        done = runner.run(acting, state, noise, lambda: bool(runner.ends.any()))
         played = runner.rollout(state, done)
         part = lambda tree, done=done: jax.tree.map(lambda leaf: np.array(leaf[:done]), tree)  # noqa: E731
         each = lambda field: {name: getattr(own, field) for name, own in played.groups.items()}  # noqa: B023, E731

@@ -23,6 +23,7 @@ from proximo.policy.policies import Policies
 from proximo.rollout.compiled import CompiledRunner, Moved
 from proximo.rollout.episodes import Running, any_member, count_episodes
 from proximo.rollout.host import HostRunner, after, outcomes
+from proximo.rollout.host_actor import packed
 from proximo.rollout.types import Episodes, RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
 from proximo.summary import Evaluation
@@ -272,7 +273,7 @@ class HostPlay:
             self._runner = HostRunner(*given, look_at_bounds=False)  # in training that is done
         env, runner = self._env, self._runner
         assert runner is not None
-        state, first = runner.start(self._seed), 0
+        state, first, acting = runner.start(self._seed), 0, packed(chosen)
         # In double precision, which there is outside of compiled programs.
         running: Running = (
             np.zeros(self._num_envs, np.int64),
@@ -280,7 +281,7 @@ class HostPlay:
         )
         while True:
             noise = self._noise(self._key, jnp.arange(first, first + HOST_STEPS, dtype=jnp.int32))
-            done = runner.run(chosen, state, noise, lambda: stop(runner.ends))
+            done = runner.run(acting, state, noise, lambda: stop(runner.ends))
             played = runner.rollout(state, done)
             self.notices += env.notices
             env.notices.clear()
