@@ -25,12 +25,12 @@ from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run import read_config
+from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.read import best_of, list_runs
 from proximo.track import tracker
 from proximo.track.facts import flat, safe_name
 from proximo.track.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
 from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
-from proximo.track.runs import best_of, list_runs
-from proximo.track.store import RunStore
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -882,7 +882,7 @@ def test_runs_are_listed_in_every_state(untracked, tmp_path):
     result = json.loads((untracked / "result.json").read_text()) | {"stop_reason": "interrupted", "final_eval": None}
     (runs / "interrupted" / "result.json").write_text(json.dumps(result | {"final_return": 1.5}))
     (runs / "damaged" / "config.yaml").write_text("[")
-    store = RunStore.reopen(runs / "alive", 45)
+    store = RunDirectory.reopen(runs / "alive", 45)
     found = {run.path.name: run for run in list_runs(runs)}
     store.close()
     assert {name: run.state for name, run in found.items()} == {

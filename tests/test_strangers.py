@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from proximo import PPOTrainer, cli, files
+from proximo import PPOTrainer, cli
 from proximo.errors import UserError
+from proximo.run_dir import files
 from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)

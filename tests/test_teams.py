@@ -14,7 +14,7 @@ from gymnasium import spaces
 import probes
 import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
-from proximo import PPOAgent, PPOTrainer, TeamAgent, envs, tensors
+from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs import Roster
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -36,6 +36,7 @@ from proximo.rollout.episode_log import episode_log
 from proximo.rollout.host import HostRunner, tally
 from proximo.rollout.types import Episodes
 from proximo.rollout.video import record
+from proximo.run_dir import tensors
 from proximo.settings import build
 from proximo.train.program import CompiledProgram, first_train_state, rollout, rollout_noise
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather

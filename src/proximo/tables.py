@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from proximo.printing import safe
+from proximo.run_dir.read import RunSummary
 from proximo.settings import Setting
 from proximo.track.console import duration, number
-from proximo.track.runs import RunSummary
 
 if TYPE_CHECKING:
     from proximo.experiment.plan import Plan, PlannedRun

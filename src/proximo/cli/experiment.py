@@ -157,8 +157,8 @@ def compare_command(
     """
     from proximo.experiment.compare import gather, write_comparison
     from proximo.experiment.plan import default_folder
+    from proximo.run_dir.directory import RUNS
     from proximo.tables import comparison_table
-    from proximo.track.store import RUNS
 
     found = gather([path if path.exists() or not (RUNS / path).exists() else RUNS / path for path in paths])
     place = out_dir or default_folder("comparison")

@@ -167,8 +167,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Film one episode, as MP4 and GIF.")] = False,
 ) -> None:
-    from proximo.files import to_json
     from proximo.run import default_policy, find_run, read_config
+    from proximo.run_dir.files import to_json
 
     num_episodes = flag("--episodes", "eval.episodes", episodes)
     path = find_run(run)

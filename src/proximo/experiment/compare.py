@@ -16,7 +16,7 @@ from proximo.experiment.panels import svg
 from proximo.experiment.plan import run_folder
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
-from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
+from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.track.drawing import png
 
 EXPERIMENT = "experiment.json"

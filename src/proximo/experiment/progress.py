@@ -16,8 +16,8 @@ from rich.table import Table
 
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
-from proximo.files import shown
 from proximo.printing import make_rich, safe
+from proximo.run_dir.files import shown
 from proximo.tables import comparison_table
 from proximo.track.console import duration, number
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from proximo.experiment import statistics as st
 from proximo.experiment.charts import names
 from proximo.experiment.panels import interval_text, readable
-from proximo.files import to_json
+from proximo.run_dir.files import to_json
 from proximo.track.console import duration
 from proximo.track.drawing import number
 

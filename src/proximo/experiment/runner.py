@@ -40,10 +40,10 @@ from proximo.experiment.plan import (
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
-from proximo.files import check_inside, open_inside, shown, write_atomically
 from proximo.ppo.traced import split
+from proximo.run_dir.files import check_inside, open_inside, shown, write_atomically
+from proximo.run_dir.read import COMPLETE, is_running
 from proximo.track.console import Console
-from proximo.track.runs import COMPLETE, is_running
 from proximo.train.checkpoint import steps
 from proximo.train.interrupt import Interrupt
 from proximo.train.setup import named_own

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from proximo.errors import UserError
-from proximo.files import write_atomically
-from proximo.tensors import named
+from proximo.run_dir.files import write_atomically
+from proximo.run_dir.tensors import named
 
 
 def write_state_dict(path: Path, tree: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from proximo.config import Config
-from proximo.files import shown
 from proximo.printing import make_rich, safe
+from proximo.run_dir.files import shown
 
 Record = dict[str, Any]
 PLAIN_SECONDS = 2.0

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from proximo.files import UMASK
+from proximo.run_dir.files import UMASK
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 SCHEME = "sqlite:///"

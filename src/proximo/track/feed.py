@@ -25,8 +25,8 @@ from typing import Any, Protocol
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.files import open_inside, read_json
 from proximo.processes import leave_signals
+from proximo.run_dir.files import open_inside, read_json
 from proximo.track.mlflow import MlflowRun, Record, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0

@@ -21,7 +21,7 @@ from typing import Any
 from proximo import settings
 from proximo.config import Config
 from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
-from proximo.files import PARTIAL, read_json, to_json, write_atomically
+from proximo.run_dir.files import PARTIAL, read_json, to_json, write_atomically
 from proximo.track import embedded
 from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
-from proximo.files import open_inside, read_lines, to_json, write_atomically
+from proximo.run_dir.files import open_inside, read_lines, to_json, write_atomically
 from proximo.track.pictures import PICTURES, RunData
 from proximo.track.team_pictures import TEAM_PICTURES
 

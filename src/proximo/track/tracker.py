@@ -14,8 +14,8 @@ from pathlib import Path
 
 from proximo.config import Config
 from proximo.credentials import variables
-from proximo.files import START, shown
 from proximo.processes import signals_blocked
+from proximo.run_dir.files import START, shown
 
 SWITCH = "PROXIMO_MLFLOW"
 """The environment variable that turns tracking off everywhere, as for automatic tests, if it is 0."""

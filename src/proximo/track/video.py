@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from proximo.errors import UserError
-from proximo.files import write_atomically
+from proximo.run_dir.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -8,11 +8,11 @@ import pytest
 
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.track.store import RunStore, default_directory
+from proximo.run_dir.directory import RunDirectory, default_directory
 
 
 def begun(path, rows=3):
-    store = RunStore(path)
+    store = RunDirectory(path)
     store.begin(Config())
     store.append([{"update": number + 1} for number in range(rows)])
     return store
@@ -23,31 +23,31 @@ def test_a_run_at_work_keeps_what_it_is_writing(tmp_path):
     store = begun(tmp_path / "run")
     partial = tmp_path / "run" / ".step_1.safetensors.abc.partial"
     partial.write_text("half")
-    for take in (lambda: RunStore.reopen(tmp_path / "run", 1), lambda: RunStore.reopen(tmp_path / "run", 3)):
+    for take in (lambda: RunDirectory.reopen(tmp_path / "run", 1), lambda: RunDirectory.reopen(tmp_path / "run", 3)):
         with pytest.raises(UserError, match="being trained by another process"):
             take()
         assert partial.exists()
     store.close()
-    RunStore.reopen(tmp_path / "run", 1).close()
+    RunDirectory.reopen(tmp_path / "run", 1).close()
     assert not partial.exists()
 
 
 def test_reopening_keeps_the_first_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("proximo.track.store.CHUNK", 7)  # rows are longer and shorter than what is read at once
+    monkeypatch.setattr("proximo.run_dir.directory.CHUNK", 7)  # rows are longer and shorter than what is read at once
     begun(tmp_path / "run").close()
-    store = RunStore.reopen(tmp_path / "run", 2)
+    store = RunDirectory.reopen(tmp_path / "run", 2)
     store.begin(Config())
     store.append([{"update": 30}])
     store.close()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == [{"update": 1}, {"update": 2}, {"update": 30}]
     with pytest.raises(UserError, match="has lost rows: 4 updates"):
-        RunStore.reopen(tmp_path / "run", 4)
+        RunDirectory.reopen(tmp_path / "run", 4)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"half": ')
     with pytest.raises(UserError, match="has lost rows"):
-        RunStore.reopen(tmp_path / "run", 4)
-    RunStore.reopen(tmp_path / "run", 0).close()
+        RunDirectory.reopen(tmp_path / "run", 4)
+    RunDirectory.reopen(tmp_path / "run", 0).close()
 
 
 def test_many_rows_need_no_memory(tmp_path):
@@ -55,7 +55,7 @@ def test_many_rows_need_no_memory(tmp_path):
     with (tmp_path / "run" / "metrics.jsonl").open("w") as file:
         file.write(('{"update": 1, "more": "' + 150 * "x" + '"}\n') * 200_000)  # 35 MB
     tracemalloc.start()
-    store = RunStore.reopen(tmp_path / "run", 200_000)
+    store = RunDirectory.reopen(tmp_path / "run", 200_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     store.close()
@@ -78,7 +78,7 @@ def test_nothing_is_written_through_a_link(tmp_path, name, kind):
         os.mkfifo(tmp_path / "run" / name)
     before = outside.read_bytes() if outside.is_file() else None
     with pytest.raises(UserError, match=f"{name}.* is a {kind}"):
-        RunStore.reopen(tmp_path / "run", 1)
+        RunDirectory.reopen(tmp_path / "run", 1)
     assert (list(outside.iterdir()) == []) if before is None else (outside.read_bytes() == before)
 
 
@@ -86,7 +86,7 @@ def test_a_file_of_two_names_is_not_appended_to(tmp_path):
     begun(tmp_path / "run").close()
     os.link(tmp_path / "run" / "metrics.jsonl", tmp_path / "backup")
     with pytest.raises(UserError, match="has other names"):
-        RunStore.reopen(tmp_path / "run", 1)
+        RunDirectory.reopen(tmp_path / "run", 1)
 
 
 def test_a_run_is_taken_through_a_link_to_its_folder(tmp_path):

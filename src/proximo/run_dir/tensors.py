@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from proximo.errors import UserError
-from proximo.files import total_memory, write_atomically
+from proximo.run_dir.files import total_memory, write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]

@@ -12,7 +12,7 @@ from typing import Any
 
 from proximo import settings
 from proximo.errors import UserError
-from proximo.files import open_inside, read_json
+from proximo.run_dir.files import open_inside, read_json
 
 TAIL = 100_000
 COMPLETE = ("converged", "budget", "callback")

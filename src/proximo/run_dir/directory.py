@@ -17,7 +17,7 @@ from proximo import settings
 from proximo._version import __version__
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.files import PARTIAL, check_inside, regular, remove_partial, shown, to_json, write_atomically
+from proximo.run_dir.files import PARTIAL, check_inside, regular, remove_partial, shown, to_json, write_atomically
 
 RUNS = Path("runs")
 CHUNK = 2**20
@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
     return {"proximo": __version__, "python": platform.python_version(), **found}
 
 
-class RunStore:
+class RunDirectory:
     """Writes one run. `metrics.jsonl` has one object per update, in order; a run belongs to one process at a time.
 
     Whatever cannot be written raises OSError, and can be tried again: nothing is left half done.
@@ -61,7 +61,7 @@ class RunStore:
         self._take()
 
     @classmethod
-    def reopen(cls, path: Path, num_rows: int) -> RunStore:
+    def reopen(cls, path: Path, num_rows: int) -> RunDirectory:
         """Take the folder of a run to go on after its first `num_rows` updates; later rows are made anew."""
         store = cls.__new__(cls)
         store.path = path
