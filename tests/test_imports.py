@@ -32,25 +32,31 @@ ALLOWED = {
     "settings": "config credentials errors seeding yaml_file",
     "summary": "",
     "run_dir": "_version config errors settings",
-    "track": "_version config credentials errors presets printing processes run_dir seeding settings",
+    "tracking": "_version config credentials errors presets processes run_dir settings",
+    "track": "config credentials errors printing run_dir seeding",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compiling config errors processes seeding spaces",
     "policy": "compiling _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
     "rollout": "compiling config errors seeding spaces summary track envs policy",
     "ppo": "config errors seeding spaces policy rollout",
     "multi_agent": "compiling config errors run_dir spaces envs policy rollout ppo",
-    "train": "compiling config errors processes run_dir seeding settings spaces presets summary track envs "
+    "train": "compiling config errors processes run_dir seeding settings spaces presets summary track tracking envs "
     "policy rollout ppo multi_agent",
     "run": "config errors run_dir settings envs policy multi_agent train",
     "pyfunc": "policy",
     "tables": "printing run_dir settings track experiment",
     "experiment": "_version compiling config credentials errors presets printing processes run_dir seeding settings "
-    "spaces summary yaml_file envs policy rollout ppo multi_agent run tables track train",
+    "spaces summary yaml_file envs policy rollout ppo multi_agent run tables track tracking train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
 # The only file that may import a library.
-OWNER = {"mlflow": "track/mlflow.py", "typer": "cli", "gymnax": "envs/compiled/gymnax.py", "pettingzoo": "envs/host/"}
+OWNER = {
+    "mlflow": "tracking/mlflow.py",
+    "typer": "cli",
+    "gymnax": "envs/compiled/gymnax.py",
+    "pettingzoo": "envs/host/",
+}
 
 
 class Import(NamedTuple):

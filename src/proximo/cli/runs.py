@@ -48,7 +48,7 @@ def sync_command(
     from proximo.run import find_run, read_config
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import check_inside
-    from proximo.track.feed import sync
+    from proximo.tracking.feed import sync
 
     experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
     if experiment is not None:
@@ -73,6 +73,6 @@ def ui_command(
 ) -> None:
     """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
     from proximo.run_dir.directory import RUNS
-    from proximo.track.ui import show
+    from proximo.tracking.ui import show
 
     show(RUNS, port, lambda sentence: out.print(safe(sentence)))

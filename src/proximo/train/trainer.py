@@ -33,7 +33,7 @@ from proximo.settings import build, settle
 from proximo.spaces import has_continuous
 from proximo.summary import as_rewards
 from proximo.track.console import Console, Display, Messages
-from proximo.track.tracker import NoTracker, make_tracker
+from proximo.tracking.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.experience import told

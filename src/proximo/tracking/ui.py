@@ -16,8 +16,8 @@ from types import FrameType
 
 from proximo.errors import UserError
 from proximo.processes import let_go_of_closed_terminal, signals_blocked
-from proximo.track import embedded
-from proximo.track.tied import END_SECONDS
+from proximo.tracking import embedded
+from proximo.tracking.tied import END_SECONDS
 
 HOST, PORT = "127.0.0.1", 5000
 START_SECONDS = 120.0
@@ -35,7 +35,7 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
         raise UserError(f"Port {port} is in use; give --port another one.")
     chosen = port or next(number for number in range(PORT, PORT + 1000) if _is_free(number))
     surroundings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    command = [sys.executable, "-P", "-m", "proximo.track.tied", sys.executable, "-P", "-m", "mlflow", "server"]
+    command = [sys.executable, "-P", "-m", "proximo.tracking.tied", sys.executable, "-P", "-m", "mlflow", "server"]
     command += ["--workers", "1", "--host", HOST, "--port", str(chosen)]
     command += ["--backend-store-uri", embedded.store_uri(runs)]
     command += ["--default-artifact-root", str(runs.absolute() / embedded.ARTIFACTS)]

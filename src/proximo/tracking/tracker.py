@@ -36,7 +36,7 @@ class NoTracker:
 class Tracker(NoTracker):
     """Feeds MLflow while a run is trained. Nothing here waits, or raises, until `close`, which waits a little."""
 
-    feeder = "proximo.track.feed"
+    feeder = "proximo.tracking.feed"
     """The module of the process."""
 
     def __init__(self, path: Path, note: Callable[[str], None], uri: str | None = None):

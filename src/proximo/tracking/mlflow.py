@@ -22,8 +22,8 @@ from proximo import settings
 from proximo.config import Config
 from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
 from proximo.run_dir.files import PARTIAL, read_json, to_json, write_atomically
-from proximo.track import embedded
-from proximo.track.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
+from proximo.tracking import embedded
+from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
 
 Record = dict[str, Any]
 MEMORY = "mlflow.json"

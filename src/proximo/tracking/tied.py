@@ -1,6 +1,6 @@
 """A program that must not outlive whoever started it, however that ended.
 
-    python -m proximo.track.tied COMMAND...
+    python -m proximo.tracking.tied COMMAND...
 
 Runs COMMAND until it ends or the standard input does, and then ends the process group that both are in: start it in a
 session of its own, with a pipe as its input.

@@ -1,6 +1,6 @@
 """From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
 
-    python -m proximo.track.feed RUN
+    python -m proximo.tracking.feed RUN
 
 Lines on the standard input say when training ends, and when the run does; lines of JSON on the standard output say how
 it goes.
@@ -27,7 +27,7 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.processes import leave_signals
 from proximo.run_dir.files import open_inside, read_json
-from proximo.track.mlflow import MlflowRun, Record, in_words, is_unreached
+from proximo.tracking.mlflow import MlflowRun, Record, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
