@@ -14,8 +14,8 @@ from proximo.envs import FAMILIES
 
 ROOT = Path(proximo.__file__).parent
 
-# What each package of Proximo, or module where one has a row of its own, may import of Proximo. A package may import its
-# own modules.
+# What each package of Proximo, or module where one has a row of its own, may import of Proximo. A package may import
+# its own modules.
 ALLOWED = {
     "_version": "",
     "compiling": "",
@@ -34,19 +34,21 @@ ALLOWED = {
     "run_dir": "_version config errors settings",
     "tracking": "_version config credentials errors presets processes run_dir settings",
     "track": "config credentials errors printing run_dir seeding",
+    "plots": "config run_dir track",
+    "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compiling config errors processes seeding spaces",
     "policy": "compiling _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
     "rollout": "compiling config errors seeding spaces summary track envs policy",
     "ppo": "config errors seeding spaces policy rollout",
     "multi_agent": "compiling config errors run_dir spaces envs policy rollout ppo",
-    "train": "compiling config errors processes run_dir seeding settings spaces presets summary track tracking envs "
-    "policy rollout ppo multi_agent",
+    "train": "compiling config errors plots processes run_dir seeding settings spaces presets summary track tracking "
+    "envs policy rollout ppo multi_agent",
     "run": "config errors run_dir settings envs policy multi_agent train",
     "pyfunc": "policy",
     "tables": "printing run_dir settings track experiment",
-    "experiment": "_version compiling config credentials errors presets printing processes run_dir seeding settings "
-    "spaces summary yaml_file envs policy rollout ppo multi_agent run tables track tracking train",
+    "experiment": "_version compiling config credentials errors plots presets printing processes run_dir seeding "
+    "settings spaces summary yaml_file envs policy rollout ppo multi_agent run tables track tracking train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 from proximo.experiment import statistics as st
-from proximo.experiment.charts import names
-from proximo.experiment.panels import interval_text, readable
+from proximo.plots.charts import names
+from proximo.plots.drawing import number
+from proximo.plots.panels import interval_text, readable
 from proximo.run_dir.files import to_json
 from proximo.track.console import duration
-from proximo.track.drawing import number
 
 Record = dict[str, Any]
 Cell = str | tuple[str, str]

@@ -9,9 +9,9 @@ from typing import Any
 
 from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
+from proximo.plots.write import draw_pictures
 from proximo.rollout.episode_log import LoggedAgents, episode_log
 from proximo.rollout.video import film
-from proximo.track.plots import draw_pictures
 
 _drawing = threading.Lock()
 """Matplotlib is not made for threads, of which an experiment has several."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from proximo.experiment import panels as p
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
 from proximo.experiment.summarize import Comparison
-from proximo.track import drawing as d
+from proximo.plots import drawing as d
+from proximo.plots import panels as p
 
 Figure = Any
 Record = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from proximo.track import drawing as d
-from proximo.track.pictures import Figure, RunData, any_number, over_steps
+from proximo.plots import drawing as d
+from proximo.plots.pictures import Figure, RunData, any_number, over_steps
 
 
 def agents(run: RunData) -> Figure | None:

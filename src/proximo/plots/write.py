@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from proximo.config import Config
+from proximo.plots.pictures import PICTURES, RunData
+from proximo.plots.team_pictures import TEAM_PICTURES
 from proximo.run_dir.files import open_inside, read_lines, to_json, write_atomically
-from proximo.track.pictures import PICTURES, RunData
-from proximo.track.team_pictures import TEAM_PICTURES
 
 MAX_ROWS = 3_000
 MAX_EVALUATIONS = 300
@@ -31,7 +31,7 @@ def draw_pictures(path: Path, config: Config, result: dict[str, Any], trace: dic
     for name, draw in (PICTURES | TEAM_PICTURES).items():
         file = folder / f"{name}.png"
         try:
-            from proximo.track.drawing import png
+            from proximo.plots.drawing import png
 
             figure = draw(run)
             if figure is None:

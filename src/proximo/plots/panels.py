@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proximo.track import drawing as d
+from proximo.plots import drawing as d
 
 Axes = Any
 Figure = Any

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proximo.config import Config
-from proximo.track import drawing as d
+from proximo.plots import drawing as d
 from proximo.track.console import loss_terms
 
 Figure = Any
