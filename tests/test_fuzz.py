@@ -16,14 +16,15 @@ from rich.console import Console as Rich
 from damaged import load_checkpoint, load_policy, trouble
 from proximo import PPOTrainer
 from proximo.config import Config
+from proximo.display.tables import runs_table
 from proximo.envs.groups import one_group
 from proximo.errors import UserError
 from proximo.experiment.compare import gather
 from proximo.experiment.plan import Plan, make_plan, make_trials, read_plan
+from proximo.experiment.tables import comparison_table, plan_table
 from proximo.run import find_run, read_config
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.read import best_of, list_runs
-from proximo.tables import comparison_table, plan_table, runs_table
 from proximo.train import checkpoint
 from proximo.train.history import History
 from proximo.train.setup import find_resumable, is_complete

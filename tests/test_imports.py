@@ -24,7 +24,6 @@ ALLOWED = {
     "processes": "",
     "spaces": "",
     "run_dir.files": "",
-    "printing": "credentials errors",
     "presets": "config errors settings",
     "seeding": "errors",
     "config": "errors",
@@ -32,9 +31,10 @@ ALLOWED = {
     "settings": "config credentials errors seeding yaml_file",
     "summary": "",
     "run_dir": "_version config errors settings",
+    "display": "config credentials errors run_dir settings",
     "tracking": "_version config credentials errors presets processes run_dir settings",
-    "track": "config credentials errors printing run_dir seeding",
-    "plots": "config run_dir track",
+    "track": "errors run_dir",
+    "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compiling config errors processes seeding spaces",
@@ -42,13 +42,12 @@ ALLOWED = {
     "rollout": "compiling config errors seeding spaces summary track envs policy",
     "ppo": "config errors seeding spaces policy rollout",
     "multi_agent": "compiling config errors run_dir spaces envs policy rollout ppo",
-    "train": "compiling config errors plots processes run_dir seeding settings spaces presets summary track tracking "
+    "train": "compiling config display errors plots processes run_dir seeding settings spaces presets summary tracking "
     "envs policy rollout ppo multi_agent",
     "run": "config errors run_dir settings envs policy multi_agent train",
     "pyfunc": "policy",
-    "tables": "printing run_dir settings track experiment",
-    "experiment": "_version compiling config credentials errors plots presets printing processes run_dir seeding "
-    "settings spaces summary yaml_file envs policy rollout ppo multi_agent run tables track tracking train",
+    "experiment": "_version compiling config credentials display errors plots presets processes run_dir seeding "
+    "settings spaces summary yaml_file envs policy rollout ppo multi_agent run tracking train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

@@ -353,7 +353,7 @@ def test_nothing_is_called_saved_that_is_not(tmp_path):
 import shutil, sys
 from pathlib import Path
 from proximo import PPOTrainer
-from proximo.track.console import Display
+from proximo.display.console import Display
 run = Path("run")
 trainer = PPOTrainer("CartPole-v1", out=run, preset=False, console=Display(), **SETTINGS)
 class Vanish:

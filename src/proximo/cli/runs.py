@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from proximo.cli.common import app, out
+from proximo.display.printing import safe
 from proximo.errors import UserError
-from proximo.printing import safe
 
 
 @app.command("runs")
@@ -20,10 +20,10 @@ def runs_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
     """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
+    from proximo.display.tables import runs_table
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import best_of, list_runs
-    from proximo.tables import runs_table
 
     found = list_runs(RUNS)
     chosen = found if best is None else best_of(found, best)

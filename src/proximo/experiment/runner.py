@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from proximo import envs, settings
 from proximo.config import Config
+from proximo.display.console import Console
 from proximo.envs.keys import same_for_all
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
@@ -43,7 +44,6 @@ from proximo.experiment.worker import Worker
 from proximo.ppo.traced import split
 from proximo.run_dir.files import check_inside, open_inside, shown, write_atomically
 from proximo.run_dir.read import COMPLETE, is_running
-from proximo.track.console import Console
 from proximo.train.checkpoint import steps
 from proximo.train.interrupt import Interrupt
 from proximo.train.setup import named_own

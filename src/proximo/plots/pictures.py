@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proximo.config import Config
+from proximo.display.console import loss_terms
 from proximo.plots import drawing as d
-from proximo.track.console import loss_terms
 
 Figure = Any
 Record = dict[str, Any]

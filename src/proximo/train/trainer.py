@@ -14,6 +14,7 @@ import numpy as np
 
 from proximo import envs
 from proximo.config import Config
+from proximo.display.console import Console, Display, Messages
 from proximo.envs.grouping import with_groups
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.multi_agent.matches import make_matches
@@ -32,7 +33,6 @@ from proximo.seeding import resumed_seed
 from proximo.settings import build, settle
 from proximo.spaces import has_continuous
 from proximo.summary import as_rewards
-from proximo.track.console import Console, Display, Messages
 from proximo.tracking.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint

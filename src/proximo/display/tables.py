@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
-from proximo.printing import safe
+from proximo.display.console import duration, number
+from proximo.display.printing import safe
 from proximo.run_dir.read import RunSummary
 from proximo.settings import Setting
-from proximo.track.console import duration, number
-
-if TYPE_CHECKING:
-    from proximo.experiment.plan import Plan, PlannedRun
 
 STYLES = {"running": "green", "failed": "red", "interrupted": "yellow", "stopped without an end": "yellow"}
 
@@ -71,40 +68,6 @@ def _name(path: Path) -> str:
     """What a run is called under `runs/`."""
     home = path.parent.parent
     return f"{home.name}/runs/{path.name}" if (home / "experiment.json").is_file() else path.name
-
-
-def plan_table(plan: Plan) -> Table:
-    """The trials of an experiment, and what they change."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("trial", "environment", "changes"):
-        table.add_column(title, overflow="fold")
-    for title in ("steps", "seeds"):
-        table.add_column(title, justify="right")
-    groups: dict[tuple[str, str], list[PlannedRun]] = {}
-    for run in plan.runs:
-        groups.setdefault((run.trial, run.config.env.id), []).append(run)
-    for (trial, env), runs in groups.items():
-        changes = ", ".join(f"{path}={plain(value)}" for path, value in runs[0].overrides.items()) or "-"
-        seeds = ", ".join(str(run.config.seed) for run in runs)
-        steps = f"{runs[0].config.train.total_timesteps:,}"
-        table.add_row(safe(trial), safe(env), safe(changes), steps, seeds)
-    return table
-
-
-def comparison_table(summary: dict[str, Any]) -> Table:
-    """The scores of trials: interquartile means with their intervals."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("trial", "environment"):
-        table.add_column(title, overflow="fold")
-    for title in ("runs", "score (IQM)", "95 % interval"):
-        table.add_column(title, justify="right")
-    for trial in summary["trials"]:
-        rows = [*trial["scores"].items(), *([("all, on one scale", trial["overall"])] if trial["overall"] else [])]
-        for env, score in rows or [("-", {"iqm": None, "low": None})]:
-            counted = f"{score.get('n', trial['counted'])}"
-            spread = "-" if score["low"] is None else f"{number(score['low'])} to {number(score['high'])}"
-            table.add_row(safe(trial["name"]), safe(env), counted, number(score["iqm"]), spread)
-    return table
 
 
 def plain(value: Any) -> str:

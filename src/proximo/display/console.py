@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from proximo.config import Config
-from proximo.printing import make_rich, safe
+from proximo.display.printing import make_rich, safe
 from proximo.run_dir.files import shown
 
 Record = dict[str, Any]
