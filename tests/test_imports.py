@@ -29,25 +29,23 @@ ALLOWED = {
     "config": "errors",
     "yaml_file": "errors run_dir.files",
     "settings": "config credentials errors seeding yaml_file",
-    "summary": "",
     "run_dir": "_version config errors settings",
     "display": "config credentials errors run_dir settings",
     "tracking": "_version config credentials errors presets processes run_dir settings",
-    "track": "errors run_dir",
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compiling config errors processes seeding spaces",
     "policy": "compiling _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
-    "rollout": "compiling config errors seeding spaces summary track envs policy",
+    "rollout": "compiling config errors run_dir seeding spaces envs policy",
     "ppo": "config errors seeding spaces policy rollout",
     "multi_agent": "compiling config errors run_dir spaces envs policy rollout ppo",
-    "train": "compiling config display errors plots processes run_dir seeding settings spaces presets summary tracking "
+    "train": "compiling config display errors plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent",
     "run": "config errors run_dir settings envs policy multi_agent train",
     "pyfunc": "policy",
     "experiment": "_version compiling config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces summary yaml_file envs policy rollout ppo multi_agent run tracking train",
+    "settings spaces yaml_file envs policy rollout ppo multi_agent run tracking train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

@@ -15,10 +15,10 @@ from proximo.envs import make
 from proximo.errors import EnvError, UserError
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors
+from proximo.rollout import video_file
 from proximo.rollout.evaluate import make_evaluator
 from proximo.rollout.video import record
-from proximo.track import video
-from proximo.track.video import write_video
+from proximo.rollout.video_file import write_video
 
 av = pytest.importorskip("av")
 
@@ -56,7 +56,7 @@ def test_a_gif_has_fewer_and_smaller_frames(tmp_path):
 
 
 def test_long_films_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "MAX_FRAMES", 4)
+    monkeypatch.setattr(video_file, "MAX_FRAMES", 4)
     assert write_video(tmp_path / "film", (grey(i) for i in range(5)), 30.0) == (4, True)
     assert len(decoded(tmp_path / "film.mp4")[0]) == 4
     assert write_video(tmp_path / "film", (grey(i) for i in range(4)), 30.0) == (4, False)

@@ -23,9 +23,9 @@ from proximo.policy.policies import Policies
 from proximo.rollout.compiled import CompiledRunner, Moved
 from proximo.rollout.episodes import Running, any_member, count_episodes
 from proximo.rollout.host import HostRunner, after, outcomes
+from proximo.rollout.summary import Evaluation
 from proximo.rollout.types import Episodes, RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
-from proximo.summary import Evaluation
 
 MAX_ENVS = 64
 STEPS_PER_CALL, HOST_STEPS = 64, 16

@@ -20,8 +20,8 @@ from proximo.errors import EnvError, UserError
 from proximo.policy.behaviour import Learners, actors
 from proximo.rollout.episode_log import LoggedAgents, compiled_steps, host_steps
 from proximo.rollout.evaluate import step_limit
+from proximo.rollout.video_file import check_installed, write_video
 from proximo.seeding import evaluation_action_key
-from proximo.track.video import check_installed, write_video
 
 FPS = 30
 """Frames a second, for environments that do not say (`metadata["render_fps"]`)."""

@@ -26,13 +26,13 @@ from proximo.ppo.finite import what_broke
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset
 from proximo.rollout.evaluate import Evaluator, make_evaluator
+from proximo.rollout.summary import as_rewards
 from proximo.rollout.video import check_drawable
 from proximo.run_dir.directory import RUNS, RunDirectory, default_directory, versions
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
 from proximo.settings import build, settle
 from proximo.spaces import has_continuous
-from proximo.summary import as_rewards
 from proximo.tracking.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
