@@ -18,7 +18,7 @@ ROOT = Path(proximo.__file__).parent
 # its own modules.
 ALLOWED = {
     "_version": "",
-    "compiling": "",
+    "compile": "",
     "credentials": "",
     "errors": "",
     "processes": "",
@@ -35,16 +35,16 @@ ALLOWED = {
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
-    "envs": "compiling config errors processes seeding spaces",
-    "policy": "compiling _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
-    "rollout": "compiling config errors run_dir seeding spaces envs policy",
+    "envs": "compile config errors processes seeding spaces",
+    "policy": "compile _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
+    "rollout": "compile config errors run_dir seeding spaces envs policy",
     "ppo": "config errors seeding spaces policy rollout",
-    "multi_agent": "compiling config errors run_dir spaces envs policy rollout ppo",
-    "train": "compiling config display errors plots presets processes run_dir seeding settings spaces tracking "
+    "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo",
+    "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent",
     "run": "config errors run_dir settings envs policy multi_agent train",
     "pyfunc": "policy",
-    "experiment": "_version compiling config credentials display errors plots presets processes run_dir seeding "
+    "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
     "settings spaces yaml_file envs policy rollout ppo multi_agent run tracking train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import PPOTrainer, compiling, settings
+import proximo.compile
+from proximo import PPOTrainer, settings
 from proximo.config import Config
 from proximo.envs.groups import ONE
 from proximo.ppo.traced import joined, split
@@ -118,13 +119,13 @@ def test_numbers_as_arguments_are_the_numbers_of_the_settings():
 @pytest.mark.slow
 def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
     made = []
-    original = compiling.jit
+    original = proximo.compile.jit
 
     def counted(*given, **options):
         made.append(given)
         return original(*given, **options)
 
-    for module in ("compiling", "rollout.evaluate", "policy.agents", "policy.agent"):
+    for module in ("compile", "rollout.evaluate", "policy.agents", "policy.agent"):
         monkeypatch.setattr(f"proximo.{module}.jit", counted)
     first = config_of(**{"env.num_envs": 2})
     outcome(first)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from proximo.compiling import key_of, settings_key
+from proximo.compile import key_of, settings_key
 from proximo.config import AgentsConfig
 from proximo.envs.api import lanes_of
 from proximo.envs.groups import Groups

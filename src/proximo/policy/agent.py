@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from proximo import settings
 from proximo._version import __version__
-from proximo.compiling import cached, jit, key_of
+from proximo.compile import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.memory import forget

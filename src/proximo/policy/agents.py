@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proximo.compiling import cached, jit, key_of
+from proximo.compile import cached, jit, key_of
 from proximo.config import Config
 from proximo.envs.groups import ONE, Groups, one_group
 from proximo.policy.agent import PPOAgent

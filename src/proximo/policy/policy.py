@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
-from proximo.compiling import cached, key_of, settings_key
+from proximo.compile import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
 from proximo.policy.build import build_networks

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from proximo.compiling import key_of
+from proximo.compile import key_of
 from proximo.envs.api import CompiledEnv, PyTree, Timestep
 from proximo.envs.keys import env_key
 from proximo.policy.behaviour import Behaviour, draw_actions

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from proximo.compiling import cached, compiled, jit, key_of, shapes
+from proximo.compile import cached, compiled, jit, key_of, shapes
 from proximo.config import EnvConfig, EvalConfig
 from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, PyTree
 from proximo.envs.compiled.vectorize import VectorizedEnv

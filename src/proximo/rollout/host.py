@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.compiling import cached, jit, key_of
+from proximo.compile import cached, jit, key_of
 from proximo.envs.api import HostEnv, LaneStep, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from proximo import envs
-from proximo.compiling import jit
+from proximo.compile import jit
 from proximo.config import Config
 from proximo.envs.grouping import with_groups
 from proximo.envs.groups import ONE

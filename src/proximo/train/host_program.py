@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from proximo.compiling import cached, compiled, jit, key_of, settings_key, shapes
+from proximo.compile import cached, compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource, PyTree
 from proximo.multi_agent.prepare import prepare

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.compiling import compiled, jit, key_of, settings_key, shapes
+from proximo.compile import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import CompiledEnv, PyTree
 from proximo.multi_agent.prepare import prepare

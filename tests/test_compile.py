@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from proximo import compiling
-from proximo.compiling import cached, key_of, settings_key
+import proximo.compile
+from proximo.compile import cached, key_of, settings_key
 from proximo.config import AgentsConfig, NetworkConfig
 
 
@@ -51,7 +51,7 @@ class Unhurried:
 
 def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch):
     """With room for one: whatever a thread finds is pushed out by the next."""
-    monkeypatch.setattr(compiling, "MOST_KEPT", 1)
+    monkeypatch.setattr(proximo.compile, "MOST_KEPT", 1)
     right, wrong = [], []
 
     def want(number):
@@ -65,11 +65,11 @@ def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch):
     in_threads(want, 4)
     assert wrong == []
     assert len(right) == 4 * 30
-    assert len(compiling._kept) == 1
+    assert len(proximo.compile._kept) == 1
 
 
 def test_what_was_asked_for_longest_ago_goes_first(monkeypatch):
-    monkeypatch.setattr(compiling, "MOST_KEPT", 2)
+    monkeypatch.setattr(proximo.compile, "MOST_KEPT", 2)
     made = []
     for name in ("a", "b", "a", "c", "a", "b"):
         cached(("oldest", name), lambda name=name: made.append(name))
@@ -84,9 +84,9 @@ def test_a_maker_that_fails_is_asked_again():
 
 
 def test_without_a_key_everything_is_made_anew():
-    before = len(compiling._kept)
+    before = len(proximo.compile._kept)
     assert [cached(None, iter([number]).__next__) for number in (1, 2)] == [1, 2]
-    assert len(compiling._kept) == before
+    assert len(proximo.compile._kept) == before
 
 
 def test_what_has_no_key_is_part_of_none():
