@@ -41,7 +41,7 @@ from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
 from proximo.files import check_inside, open_inside, shown, write_atomically
-from proximo.ppo.traced import split
+from proximo.ppo.static_config import split
 from proximo.track.console import Console
 from proximo.track.runs import COMPLETE, is_running
 from proximo.train.checkpoint import steps

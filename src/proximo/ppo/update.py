@@ -18,10 +18,10 @@ from proximo.policy.normalize import RunningStats, discounted_sums, initial_stat
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
-from proximo.ppo.buffer import buffer_metrics
 from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe
+from proximo.ppo.rollout_metrics import buffer_metrics
 from proximo.ppo.samples import Samples, flatten_lanes, in_sequences
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.rollout.types import CriticState, Rollout

@@ -16,9 +16,9 @@ from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour
-from proximo.ppo.finite import broken
+from proximo.ppo.nonfinite import broken
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.traced import Numbers, joined, split
+from proximo.ppo.static_config import Numbers, joined, split
 from proximo.ppo.types import TrainState
 from proximo.ppo.update import initial_lanes
 from proximo.rollout.host import HostRollout, HostRunner, tally

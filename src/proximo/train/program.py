@@ -19,10 +19,10 @@ from proximo.envs.api import CompiledEnv, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.normalize import RunningStats
-from proximo.ppo.finite import broken, is_finite
 from proximo.ppo.loss import Metrics
+from proximo.ppo.nonfinite import broken, is_finite
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.traced import Numbers, joined, split
+from proximo.ppo.static_config import Numbers, joined, split
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import initial_lanes, initial_train_state, update
 from proximo.rollout.compiled import CompiledRunner, collect

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.ppo.buffer import action_metrics, buffer_metrics, described
+from proximo.ppo.rollout_metrics import action_metrics, buffer_metrics, described
 from proximo.ppo.samples import Samples
 from proximo.rollout.types import Rollout
 

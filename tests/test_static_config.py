@@ -9,7 +9,7 @@ import pytest
 from proximo import PPOTrainer, compiling, settings
 from proximo.config import Config
 from proximo.envs.groups import ONE
-from proximo.ppo.traced import joined, split
+from proximo.ppo.static_config import joined, split
 from proximo.train.program import train_step
 
 ENV = "gymnax/CartPole-v1"
