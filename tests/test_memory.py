@@ -227,7 +227,7 @@ def test_sequences_are_pieces_of_lanes_in_time_order():
     samples = Samples(numbers, None, numbers, *[floats] * 4, flags, flags, (floats[:, None],))
     pieces = in_sequences(samples, 2, 2)
     assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
-    assert pieces.memory[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
+    assert pieces.carry[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
     assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
 
 
@@ -252,7 +252,7 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     state, rollout, (samples, _) = collected(trainer)
     assert rollout.ended.any()
     policy = trainer.agent.policy
-    fresh = samples.fresh.reshape(8, 4)
+    fresh = samples.episode_start.reshape(8, 4)
     start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
     outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, fresh)[1]
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))

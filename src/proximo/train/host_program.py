@@ -18,7 +18,7 @@ from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour
 from proximo.ppo.nonfinite import broken
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.static_config import Numbers, joined, split
+from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import TrainState
 from proximo.ppo.update import initial_lanes
 from proximo.rollout.host import HostRollout, HostRunner, tally
@@ -60,7 +60,7 @@ class HostProgram:
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: HostRollout | None = None
-        self._shape, self._numbers = split(config)
+        self._shape, self._numbers = split_static(config)
         self._key = key_of(settings_key(self._shape), behaviour.key, recipe.key)
         num_envs, steps = config.env.num_envs, config.ppo.rollout_length
         self._prepare = cached(
@@ -155,8 +155,8 @@ class HostProgram:
         chosen, noise = self._prepare(state.train)
         return chosen, noise
 
-    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return first_train_state(given, self.behaviour, joined(self._shape, numbers, seed), self.recipe)
+    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> TrainState:
+        return first_train_state(given, self.behaviour, merge(self._shape, numbers, seed), self.recipe)
 
     def _begun(self, train: TrainState, standing: RunnerState) -> ProgramState:
         return ProgramState(train, initial_lanes(self.behaviour.policies, self.config.env.num_envs), standing)
@@ -194,9 +194,14 @@ class Patience:
 
 
 def learn_from(
-    state: ProgramState, played: HostRollout, numbers: Numbers, behaviour: Behaviour, shape: Config, recipe: Recipe
+    state: ProgramState,
+    played: HostRollout,
+    numbers: DynamicConfig,
+    behaviour: Behaviour,
+    shape: Config,
+    recipe: Recipe,
 ) -> tuple[ProgramState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
-    config = joined(shape, numbers)
+    config = merge(shape, numbers)
     standing, experience = tally(state.runner, played, config.track.success_return)
     return learn(replace(state, runner=standing), experience, behaviour, config, recipe)
