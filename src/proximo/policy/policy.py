@@ -17,12 +17,12 @@ from proximo.compiling import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
 from proximo.policy.build import build_networks
-from proximo.policy.composite import build_distribution
-from proximo.policy.memory import forget, unrolled
+from proximo.policy.custom_networks import as_own, check_distribution, check_output, check_params, own_networks
+from proximo.policy.distributions.composite import build_distribution
 from proximo.policy.networks import merged, split_time
 from proximo.policy.normalize import RunningStats, initial_stats, reward_scale, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
-from proximo.policy.own import as_own, check_distribution, check_output, check_params, own_networks
+from proximo.policy.recurrent import forget, unrolled
 from proximo.spaces import space_key
 
 PyTree = Any
@@ -69,7 +69,7 @@ class Policy:
     Nothing here changes: parameters, statistics and memory are handed in and come back. Parameters and memory are
     dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
     their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
-    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.own`.
+    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.custom_networks`.
 
     With a `critic_space`, the critic also sees the `critic_state`, a member of that space for each observation; then
     statistics are a pair of them in a dictionary. Without, it is None.

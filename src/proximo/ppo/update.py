@@ -13,10 +13,10 @@ import optax
 from flax import struct
 
 from proximo.config import Config
-from proximo.policy.memory import forget
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
+from proximo.policy.recurrent import forget
 from proximo.ppo.advantages import advantages
 from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled

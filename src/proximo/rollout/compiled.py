@@ -14,7 +14,7 @@ from proximo.compiling import key_of
 from proximo.envs.api import CompiledEnv, PyTree, Timestep
 from proximo.envs.keys import env_key
 from proximo.policy.behaviour import Behaviour, draw_actions
-from proximo.policy.memory import forget
+from proximo.policy.recurrent import forget
 from proximo.rollout.episodes import count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState

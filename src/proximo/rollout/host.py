@@ -19,7 +19,7 @@ from proximo.envs.api import HostEnv, LaneStep, PyTree, Timestep, envs_of, lanes
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
 from proximo.policy.behaviour import Behaviour
-from proximo.policy.memory import forget
+from proximo.policy.recurrent import forget
 from proximo.rollout.episodes import count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.host_actor import (

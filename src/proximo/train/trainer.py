@@ -21,7 +21,7 @@ from proximo.multi_agent.matches import make_matches
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.behaviour import Learners, actors
-from proximo.policy.own import own_parts
+from proximo.policy.custom_networks import own_parts
 from proximo.ppo.nonfinite import what_broke
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset

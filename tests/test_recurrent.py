@@ -15,9 +15,9 @@ from proximo import PPOAgent, PPOTrainer, settings
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
+from proximo.policy.recurrent import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
