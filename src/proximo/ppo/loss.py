@@ -16,9 +16,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from proximo.errors import UserError
+from proximo.policy.networks import flatten_time
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
-from proximo.ppo.samples import Samples, flatten_lanes
+from proximo.ppo.samples import Samples
 
 PyTree = Any
 Metrics = dict[str, Any]
@@ -161,7 +162,7 @@ def evaluated(
         carry, start = samples.carry, in_time(samples.episode_start)
         samples = in_time(replace(samples, carry=None))
         _, outputs, value = policy.unroll(params, stats, carry, samples.obs, start, in_time(critic_state))
-        outputs, value, samples = flatten_lanes((outputs, value, samples))
+        outputs, value, samples = flatten_time((outputs, value, samples))
     log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
     entropy = policy.distribution.entropy(outputs, samples.action_mask)
     log_ratio = jnp.where(samples.valid, log_prob - samples.log_prob, 0.0)

@@ -39,8 +39,3 @@ def in_sequences(samples: Samples, num_lanes: int, length: int) -> Samples:
 
     sequences = jax.tree.map(pieces, samples)
     return replace(sequences, carry=jax.tree.map(lambda leaf: leaf[:, 0], sequences.carry))
-
-
-def flatten_lanes(tree: PyTree) -> PyTree:
-    """[T, L, ...] to [T * L, ...] in every leaf."""
-    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)

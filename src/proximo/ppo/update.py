@@ -13,6 +13,7 @@ import optax
 from flax import struct
 
 from proximo.config import Config
+from proximo.policy.networks import flatten_time
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
@@ -22,7 +23,7 @@ from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss,
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout_metrics import rollout_metrics
-from proximo.ppo.samples import Samples, flatten_lanes, in_sequences
+from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.rollout.types import CriticState, Rollout
 from proximo.seeding import training_keys
@@ -113,7 +114,7 @@ def update_group(
     reward, reward_stats, discounted = normalized_rewards(learner, rollout, lanes.discounted, config)
     given = (lanes, rollout, critic_state, reward, policy, config)
     samples, critic_carry = training_samples(learner, *given)
-    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    states = None if critic_state is None else flatten_time(critic_state.seen)
     again = partial(judged_again, learner, *given)
     params, opt_state, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again)
     learning_rate = learner.learning_rate
@@ -219,12 +220,12 @@ def training_samples(
     advantage = advantage.reshape(-1)
     if config.ppo.normalize_advantages == "batch":
         advantage = standardize_advantages(advantage, valid)
-    obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
+    obs, action, mask = flatten_time((rollout.obs, rollout.action, rollout.action_mask))
     samples = Samples(
         obs=obs,
         action_mask=mask,
         action=action,
-        log_prob=policy.distribution.log_prob(flatten_lanes(found.outputs), action, mask),
+        log_prob=policy.distribution.log_prob(flatten_time(found.outputs), action, mask),
         value=found.value.reshape(-1),
         advantage=advantage,
         target=target.reshape(-1),
@@ -277,7 +278,7 @@ def without_memory(
 ) -> RolloutOutputs:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
-    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, states)))
+    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_time((rollout.obs, states)))
     shaped = outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes)
     return RolloutOutputs(*shaped, critic_carry, critic_carry, None, None)
 
@@ -292,7 +293,7 @@ def with_memory(
     before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), start, memory)
     last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
     carry = forget(last, reset_mask[-1])
-    return RolloutOutputs(outputs, value, memory["critic"], carry, episode_start.reshape(-1), flatten_lanes(before))
+    return RolloutOutputs(outputs, value, memory["critic"], carry, episode_start.reshape(-1), flatten_time(before))
 
 
 def final_values(
