@@ -21,7 +21,7 @@ from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import TrainState
 from proximo.ppo.update import initial_lanes
-from proximo.rollout.host import HostRollout, HostRunner, tally
+from proximo.rollout.host import HostRollout, HostRunner, make_experience
 from proximo.rollout.types import Experience, RunnerState
 from proximo.seeding import shared_with_evaluation
 from proximo.train.program import (
@@ -100,7 +100,7 @@ class HostProgram:
         chosen, noise = self._chosen(state)
         self._runner.run(chosen, state.runner, noise, bool)
         played = self._runner.rollout(state.runner)
-        count = jit(partial(tally, success_return=self.config.track.success_return))
+        count = jit(partial(make_experience, success_return=self.config.track.success_return))
         experience: Experience = jax.tree.map(np.array, count(state.runner, played)[1])
         return experience
 
@@ -108,7 +108,7 @@ class HostProgram:
         assert self._last is not None
 
         def again(state: ProgramState, played: HostRollout) -> Any:
-            prepared = prepare(tally(state.runner, played, None)[1], self.behaviour)
+            prepared = prepare(make_experience(state.runner, played, None)[1], self.behaviour)
             return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
 
         return [name for name, bad in jit(again)(state, self._last).items() if bad]
@@ -203,5 +203,5 @@ def learn_from(
 ) -> tuple[ProgramState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
     config = merge(shape, numbers)
-    standing, experience = tally(state.runner, played, config.track.success_return)
+    standing, experience = make_experience(state.runner, played, config.track.success_return)
     return learn(replace(state, runner=standing), experience, behaviour, config, recipe)

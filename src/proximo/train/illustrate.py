@@ -10,7 +10,7 @@ from typing import Any
 from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
 from proximo.rollout.episode_log import LoggedAgents, episode_log
-from proximo.rollout.video import film
+from proximo.rollout.video import render_video
 from proximo.track.plots import draw_pictures
 
 _drawing = threading.Lock()
@@ -42,7 +42,7 @@ def illustrate(
     try:
         if config.track.video and result["final_eval"]:
             limit = config.eval.max_steps
-            trouble += film(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
+            trouble += render_video(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
     except Exception as error:
         trouble.append(f"There is no video: {error}")
     return trouble
