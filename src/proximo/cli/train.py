@@ -179,7 +179,7 @@ def evaluate(
         from proximo.display.tables import evaluation_table
         from proximo.policy.behaviour import Learners, actors
         from proximo.rollout.evaluate import make_evaluator
-        from proximo.rollout.video import film
+        from proximo.rollout.video import render_video
         from proximo.run import open_run
 
         agents, source = open_run(path, config, which)
@@ -188,7 +188,7 @@ def evaluate(
         how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agents, config.env, used, *how)
+            videos, notices = render_video(path / "videos" / which, source, agents, config.env, used, *how)
         evaluator = make_evaluator(
             source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
         )

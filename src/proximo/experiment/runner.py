@@ -41,7 +41,7 @@ from proximo.experiment.plan import (
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
-from proximo.ppo.traced import split
+from proximo.ppo.static_config import split_static
 from proximo.run_dir.files import check_inside, open_inside, shown, write_atomically
 from proximo.run_dir.read import COMPLETE, is_running
 from proximo.train.checkpoint import steps
@@ -333,7 +333,7 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
-    return config.env.id, split(config)[0]
+    return config.env.id, split_static(config)[0]
 
 
 def attempt(

@@ -21,8 +21,8 @@ from proximo.multi_agent.matches import make_matches
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.behaviour import Learners, actors
-from proximo.policy.own import own_parts
-from proximo.ppo.finite import what_broke
+from proximo.policy.custom_networks import own_parts
+from proximo.ppo.nonfinite import what_broke
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset
 from proximo.rollout.evaluate import Evaluator, make_evaluator

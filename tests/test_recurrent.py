@@ -15,9 +15,9 @@ from proximo import PPOAgent, PPOTrainer, settings
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
+from proximo.policy.recurrent import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
@@ -78,8 +78,8 @@ def test_an_lstm_by_hand():
     params = {"params": held | {"bias": jnp.array([0.0, 1.0, 0.0, 0.0])}}
     projected = LSTM(1).apply(params, jnp.array([[1.0], [0.0], [0.0]]), method="project")
     step = lambda carry, now: LSTM(1).apply(params, carry, now, method="step")  # noqa: E731
-    fresh = jnp.zeros((3, 1), bool)
-    memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], fresh)
+    episode_start = jnp.zeros((3, 1), bool)
+    memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], episode_start)
     np.testing.assert_allclose(memory[0].reshape(-1), [0.380797, 0.278385, 0.203516], rtol=1e-5)
     np.testing.assert_allclose(memory[1].reshape(-1), [0.181706, 0.135713, 0.100376], rtol=1e-4)
     np.testing.assert_array_equal(memory[1], outputs)
@@ -87,25 +87,25 @@ def test_an_lstm_by_hand():
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
-    """Through a fresh start, too: it cuts them off."""
+    """Through a new start, too: it cuts them off."""
     policy = policy_with(memory)
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
     obs, weights = random((4, 2, 3)), random((4, 2, 4), 5)
 
     def at_once(params, carry, obs):
-        _, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
+        _, outputs, values = policy.unroll(params, None, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
     def in_steps(params, carry, obs):
-        _, outputs, values = by_steps(policy, params, carry, obs, FRESH)
+        _, outputs, values = by_steps(policy, params, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
     found, expected = (jax.grad(of, argnums=(0, 1, 2))(params, carry, obs) for of in (at_once, in_steps))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     of_carry = jax.tree.leaves(found[1]["actor"])
-    assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts anew at once
+    assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts again at once
 
 
 @pytest.mark.parametrize(("cell", "num"), [(GRU, 3), (LSTM, 4)])
@@ -164,14 +164,14 @@ def test_a_gate_s_share_is_kept_at_each_step(cell, kind):
 # Through time
 
 
-FRESH = jnp.array([[False, True], [False, False], [True, False], [False, True]])
+EPISODE_START = jnp.array([[False, True], [False, False], [True, False], [False, True]])
 
 
-def by_steps(policy, params, carry, obs, fresh):
+def by_steps(policy, params, carry, obs, episode_start):
     """One step after the other, as in collection."""
     outputs, values = [], []
-    for t in range(len(fresh)):
-        carry = forget(carry, fresh[t])
+    for t in range(len(episode_start)):
+        carry = forget(carry, episode_start[t])
         carry, output, value = policy.act_and_value(params, None, carry, obs[t])
         outputs.append(output)
         values.append(value)
@@ -186,8 +186,8 @@ def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
     obs = random((4, 2, 3))
-    memories, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
-    last, expected_outputs, expected_values = by_steps(policy, params, carry, obs, FRESH)
+    memories, outputs, values = policy.unroll(params, None, carry, obs, EPISODE_START)
+    last, expected_outputs, expected_values = by_steps(policy, params, carry, obs, EPISODE_START)
     np.testing.assert_allclose(outputs, expected_outputs, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-6)
     for found, expected in zip(jax.tree.leaves(memories), jax.tree.leaves(last), strict=True):
@@ -202,10 +202,10 @@ def test_a_fresh_start_forgets_everything_before():
     obs = random((4, 2, 3))
     for seed in (1, 2):
         other = jax.tree.map(lambda leaf, seed=seed: random(leaf.shape, seed), policy.initial_carry(2))
-        outputs = policy.unroll(params, None, other, obs, FRESH)[1]
+        outputs = policy.unroll(params, None, other, obs, EPISODE_START)[1]
         if seed == 1:
             first = outputs
-    np.testing.assert_array_equal(first[:, 1], outputs[:, 1])  # lane 1 starts anew at once
+    np.testing.assert_array_equal(first[:, 1], outputs[:, 1])  # lane 1 starts again at once
     assert not np.allclose(first[0, 0], outputs[0, 0])
     np.testing.assert_array_equal(first[2:, 0], outputs[2:, 0])  # lane 0 from its third step on
 
@@ -214,7 +214,7 @@ def test_a_network_without_an_unroll_of_its_own_goes_step_by_step():
     """carry' = carry + x, output = carry': running sums."""
     sums = Network(lambda key, x: ((), (x,)), lambda params, carry, x: ((carry[0] + x,), carry[0] + x))
     inputs = jnp.arange(1.0, 9.0).reshape(4, 2, 1)
-    memory, outputs = unrolled(sums, (), (jnp.array([[10.0], [20.0]]),), inputs, FRESH)
+    memory, outputs = unrolled(sums, (), (jnp.array([[10.0], [20.0]]),), inputs, EPISODE_START)
     assert outputs[..., 0].tolist() == [[11.0, 2.0], [14.0, 6.0], [5.0, 12.0], [12.0, 8.0]]
     np.testing.assert_array_equal(memory[0], outputs)
 
@@ -227,7 +227,7 @@ def test_sequences_are_pieces_of_lanes_in_time_order():
     samples = Samples(numbers, None, numbers, *[floats] * 4, flags, flags, (floats[:, None],))
     pieces = in_sequences(samples, 2, 2)
     assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
-    assert pieces.memory[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
+    assert pieces.carry[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
     assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
 
 
@@ -252,9 +252,9 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     state, rollout, (samples, _) = collected(trainer)
     assert rollout.ended.any()
     policy = trainer.agent.policy
-    fresh = samples.fresh.reshape(8, 4)
+    episode_start = samples.episode_start.reshape(8, 4)
     start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
-    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, fresh)[1]
+    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, episode_start)[1]
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
     np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
     expected = policy.distribution.log_prob(outputs, rollout.action, None)
