@@ -13,7 +13,7 @@ import tempfile
 import jax
 
 from proximo import PPOTrainer
-from proximo.compiling import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
+from proximo.compile import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
 from proximo.rollout.host_actor import actor
 
 WAYS = {

@@ -31,8 +31,8 @@ import numpy as np
 import psutil
 
 from proximo import PPOTrainer, settings
-from proximo.track.feed import NICENESS
-from proximo.track.mlflow import MlflowRun
+from proximo.tracking.feed import NICENESS
+from proximo.tracking.mlflow import MlflowRun
 
 os.environ.pop("PROXIMO_MLFLOW", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
@@ -52,7 +52,7 @@ class Clock:
         self._seconds = seconds
 
     def on_start(self, trainer: PPOTrainer) -> None:
-        self.feeder = next(one for one in psutil.Process().children() if "proximo.track.feed" in one.cmdline())
+        self.feeder = next(one for one in psutil.Process().children() if "proximo.tracking.feed" in one.cmdline())
         self._before, self._end = self._spent, time.monotonic() + self._seconds
 
     @property

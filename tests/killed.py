@@ -8,7 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from proximo import PPOTrainer, tensors
+from proximo import PPOTrainer
+from proximo.run_dir import tensors
 from proximo.train import checkpoint
 
 SETTINGS = dict(

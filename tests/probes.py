@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from proximo.display.console import Console
 from proximo.envs.api import EnvSpec, Transition
-from proximo.track.console import Console
 
 UNIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
 

@@ -12,12 +12,13 @@ import pytest
 import safetensors.numpy
 from gymnasium import spaces
 
-from proximo import PPOAgent, settings, tensors
+from proximo import PPOAgent, settings
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.networks import Network
 from proximo.policy.normalize import RunningStats
 from proximo.policy.spaces import space_from_json, space_to_json
+from proximo.run_dir import tensors
 from proximo.spaces import leaves, pick
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)

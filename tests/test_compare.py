@@ -208,7 +208,7 @@ SCORES = {"base": [10.0, 20.0, 30.0, 40.0, 50.0], "wide": [60.0, 70.0, 80.0, 90.
 
 @pytest.fixture
 def no_drawing(monkeypatch):
-    monkeypatch.setattr("proximo.experiment.charts.draw", lambda *_: {})
+    monkeypatch.setattr("proximo.plots.charts.draw", lambda *_: {})
 
 
 def compare(folder, **options):

@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console as Rich
 
 from proximo import settings
-from proximo.settings import build, from_keywords
-from proximo.track.console import (
+from proximo.display.console import (
     Display,
     duration,
     live_block,
@@ -18,6 +17,7 @@ from proximo.track.console import (
     spent,
     thinned,
 )
+from proximo.settings import build, from_keywords
 
 RECORD = {
     "update": 30,

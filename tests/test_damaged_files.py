@@ -22,9 +22,10 @@ import safetensors.numpy
 import damaged
 import probes
 from damaged import complaint, load_checkpoint, load_policy
-from proximo import PPOTrainer, tensors
+from proximo import PPOTrainer
 from proximo.envs.host.state import captured, decode, encode, restore
 from proximo.errors import UserError
+from proximo.run_dir import tensors
 from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)

@@ -14,10 +14,10 @@ from scipy import integrate, special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.beta import ATTEMPTS, gamma_sample
-from proximo.policy.composite import build_distribution
 from proximo.policy.distributions import Bernoulli, Categorical, MultiCategorical
-from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
+from proximo.policy.distributions.beta import ATTEMPTS, gamma_sample
+from proximo.policy.distributions.composite import build_distribution
+from proximo.policy.distributions.gaussian import Bounds, Gaussian, TanhGaussian
 
 LARGEST_BELOW_1 = np.nextafter(np.float32(1), np.float32(0))
 LOGITS = np.float32([1.0, -0.5, 0.25, 2.0])

@@ -22,7 +22,7 @@ from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.track import ExperimentFeeder
 from proximo.run import find_run
-from proximo.track.store import RunStore
+from proximo.run_dir.directory import RunDirectory
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
 JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
@@ -235,7 +235,7 @@ def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
 
 def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path):
     config = settings.build({"env.id": JAX}, settings.from_keywords(SHORT))
-    store = RunStore(tmp_path / "run")
+    store = RunDirectory(tmp_path / "run")
     timer = threading.Timer(1.0, store.close)
     timer.start()
     assert run_single_experiment(config, tmp_path / "run")["updates"] == 12
@@ -471,7 +471,7 @@ def test_mlflow_waits_for_all_that_a_run_leaves(tmp_path, monkeypatch):
     run_multiple_experiments(JAX, seeds=1, out=out, preset=False, **SHORT)
     (run,) = (out / "runs").iterdir()
     feeder = ExperimentFeeder(out)
-    store = RunStore.reopen(run, 12)
+    store = RunDirectory.reopen(run, 12)
     feeder.feed()
     memory = json.loads((run / "mlflow.json").read_text())
     client = MlflowClient(memory["uri"])
@@ -494,7 +494,7 @@ def test_mlflow_has_the_pictures_of_every_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PROXIMO_MLFLOW", raising=False)
-    monkeypatch.setattr("proximo.track.tracker.PATIENCE", 60.0)
+    monkeypatch.setattr("proximo.tracking.tracker.PATIENCE", 60.0)
     heard = Heard()
     run_multiple_experiments(JAX, seeds=3, out=tmp_path / "e", preset=False, progress=heard, **SHORT)
     assert heard.notes == []

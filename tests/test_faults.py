@@ -20,13 +20,13 @@ from contracts.host import exchange, lanes
 from faulty import Faulty, Replaced
 from proximo import PPOTrainer, envs
 from proximo.config import Config, EnvConfig
+from proximo.display.console import Console
 from proximo.envs.groups import ONE
 from proximo.envs.host.workers import Workers
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.behaviour import Learners, actors
 from proximo.rollout.host import HostRunner
-from proximo.track.console import Console
 
 TESTS = Path(__file__).parent
 BOTH = pytest.mark.parametrize("workers", [0, 2])

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from proximo import files
-from proximo.files import check_inside, open_inside, read_inside, read_json, read_lines, write_atomically
+from proximo.run_dir import files
+from proximo.run_dir.files import check_inside, open_inside, read_inside, read_json, read_lines, write_atomically
 
 
 def hostile(folder):

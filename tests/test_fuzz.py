@@ -16,14 +16,15 @@ from rich.console import Console as Rich
 from damaged import load_checkpoint, load_policy, trouble
 from proximo import PPOTrainer
 from proximo.config import Config
+from proximo.display.tables import runs_table
 from proximo.envs.groups import one_group
 from proximo.errors import UserError
 from proximo.experiment.compare import gather
 from proximo.experiment.plan import Plan, make_plan, make_trials, read_plan
+from proximo.experiment.tables import comparison_table, plan_table
 from proximo.run import find_run, read_config
-from proximo.tables import comparison_table, plan_table, runs_table
-from proximo.track.runs import best_of, list_runs
-from proximo.track.store import RunStore
+from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.read import best_of, list_runs
 from proximo.train import checkpoint
 from proximo.train.history import History
 from proximo.train.setup import find_resumable, is_complete
@@ -121,7 +122,7 @@ def read_all(home):
     yield lambda: gather([home / "runs"])
     yield lambda: is_complete(run, History(Config(), GROUPS))
     yield lambda: find_resumable(run, False)
-    yield lambda: RunStore.reopen(run, 2).close()
+    yield lambda: RunDirectory.reopen(run, 2).close()
 
 
 def read_experiment(home):

@@ -25,12 +25,12 @@ from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run import read_config
-from proximo.track import tracker
-from proximo.track.facts import flat, safe_name
-from proximo.track.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
-from proximo.track.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
-from proximo.track.runs import best_of, list_runs
-from proximo.track.store import RunStore
+from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.read import best_of, list_runs
+from proximo.tracking import tracker
+from proximo.tracking.facts import flat, safe_name
+from proximo.tracking.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
+from proximo.tracking.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -140,10 +140,10 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
         def finish(self):
             self.did.append("finish")
 
-    monkeypatch.setattr("proximo.track.feed.say", dict)
+    monkeypatch.setattr("proximo.tracking.feed.say", dict)
     for words, did in (([b"end"], ["finish"]), ([None, b"end"], ["feed", "finish"])):
         waited, left, sender = [], list(words), Sender()
-        monkeypatch.setattr("proximo.track.feed.told", lambda seconds: (waited.append(seconds), left.pop(0))[1])  # noqa: B023
+        monkeypatch.setattr("proximo.tracking.feed.told", lambda seconds: (waited.append(seconds), left.pop(0))[1])  # noqa: B023
         keep_feeding(sender)
         assert waited[0] == 0.0
         assert sender.did == did
@@ -275,7 +275,7 @@ def test_fast_runs_send_few_rows(copy, seconds, updates):
 
 
 def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
-    monkeypatch.setattr("proximo.track.feed.MOST_BYTES", 10_000)
+    monkeypatch.setattr("proximo.tracking.feed.MOST_BYTES", 10_000)
     send, turns = MlflowRun.send, iter(range(1000))
 
     def failing(self, rows):
@@ -338,7 +338,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
 def test_what_a_killed_training_leaves_is_sent(copy):
     """The process that feeds MLflow sees the trainer go."""
     (copy / "result.json").unlink()
-    command = [sys.executable, "-m", "proximo.track.feed", str(copy), "0"]
+    command = [sys.executable, "-m", "proximo.tracking.feed", str(copy), "0"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1]) == {"done": True, "sent": 40}
     assert stored(copy).info.status == "KILLED"
@@ -450,7 +450,7 @@ def test_environments_of_every_name_are_registered(copy, env_id, name):
 def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy, monkeypatch):
     result = as_if_of(copy, ENV)
     with monkeypatch.context() as patch:
-        patch.setattr("proximo.track.mlflow.safe_name", lambda name: "a.name")
+        patch.setattr("proximo.tracking.mlflow.safe_name", lambda name: "a.name")
         with pytest.raises(UserError, match=r"does not take .*: Invalid model name \('a.name'\)"):
             sync(copy, read_config(copy))
     run = stored(copy)
@@ -501,9 +501,9 @@ def test_trouble_is_called_by_its_name(monkeypatch):
         "`proximo sync runs/run` tries again."
     ]
     said = []
-    monkeypatch.setattr("proximo.track.feed.say", lambda **facts: said.append(facts))
-    monkeypatch.setattr("proximo.track.feed.told", lambda seconds: b"end")
-    monkeypatch.setattr("proximo.track.feed.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("proximo.tracking.feed.say", lambda **facts: said.append(facts))
+    monkeypatch.setattr("proximo.tracking.feed.told", lambda seconds: b"end")
+    monkeypatch.setattr("proximo.tracking.feed.time.sleep", lambda seconds: None)
 
     class Sender:
         sent = 7
@@ -882,7 +882,7 @@ def test_runs_are_listed_in_every_state(untracked, tmp_path):
     result = json.loads((untracked / "result.json").read_text()) | {"stop_reason": "interrupted", "final_eval": None}
     (runs / "interrupted" / "result.json").write_text(json.dumps(result | {"final_return": 1.5}))
     (runs / "damaged" / "config.yaml").write_text("[")
-    store = RunStore.reopen(runs / "alive", 45)
+    store = RunDirectory.reopen(runs / "alive", 45)
     found = {run.path.name: run for run in list_runs(runs)}
     store.close()
     assert {name: run.state for name, run in found.items()} == {

@@ -10,10 +10,10 @@ import pytest
 
 from probes import Notes
 from proximo import PPOTrainer, settings
-from proximo.track import plots
-from proximo.track.drawing import logarithmic_if_wide, number, palette, smoothed
-from proximo.track.pictures import PICTURES, RunData
-from proximo.track.plots import draw_pictures, read_rows, thinned
+from proximo.plots import write
+from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
+from proximo.plots.pictures import PICTURES, RunData
+from proximo.plots.write import draw_pictures, read_rows, thinned
 from proximo.train import illustrate
 
 DISCRETE = {"buffer/action_0": 0.25, "buffer/action_1": 0.75}
@@ -225,7 +225,7 @@ def test_one_that_fails_is_told_and_the_others_are_drawn(tmp_path, monkeypatch):
     def broken(run):
         raise ZeroDivisionError("mine")
 
-    monkeypatch.setitem(plots.PICTURES, "losses", broken)
+    monkeypatch.setitem(write.PICTURES, "losses", broken)
     trouble, files = drawn(tmp_path / "run", a_run([row(1)], a_trace()))
     assert trouble == ["plots/losses.png could not be drawn: ZeroDivisionError: mine."]
     assert files == ALL - {"losses.png"}

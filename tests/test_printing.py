@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError, printable
-from proximo.printing import make_rich, safe
 
 
 def printed(text):

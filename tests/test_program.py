@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 
 import probes
-from proximo import PPOAgent, compiling, settings
+import proximo.compile
+from proximo import PPOAgent, settings
 from proximo.envs import make
 from proximo.envs.api import Transition
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -113,12 +114,12 @@ def test_episode_bookkeeping(cartpole):
 
 @pytest.mark.parametrize(("flags", "level"), [("", 1), ("--xla_backend_optimization_level=3", None)])
 def test_what_xla_flags_say_is_left_to_them_but_in_small_programs(monkeypatch, flags, level):
-    compiling.jit(abs, small=True)  # finds out, once, which options there are
+    proximo.compile.jit(abs, small=True)  # finds out, once, which options there are
     given = []
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setattr(jax, "jit", lambda _, compiler_options: given.append(compiler_options))
-    compiling.jit(abs)
-    compiling.jit(abs, small=True)
+    proximo.compile.jit(abs)
+    proximo.compile.jit(abs, small=True)
     assert [options.get("xla_backend_optimization_level") for options in given] == [level, 1]
 
 

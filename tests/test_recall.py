@@ -9,7 +9,7 @@ import pytest
 
 import probes
 from proximo import PPOTrainer, run_multiple_experiments
-from proximo.track.runs import read_result
+from proximo.run_dir.read import read_result
 
 SOLVED = dict(target_reward=0.95, on="evaluation", early_stopping_patience=2, eval_frequency=4, eval_episodes=100)
 """Two evaluations in a row of 100 episodes each, 8,192 steps apart, and one more of the policy that is saved."""

@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from proximo.experiment import charts, panels, statistics
+from proximo.experiment import statistics
 from proximo.experiment.compare import write_comparison
 from proximo.experiment.outcomes import Curve, Outcome
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, summarize
+from proximo.plots import charts, panels
 
 CHROMIUM = shutil.which("chromium")
 NASTY = """<b>a&b</b> "quoted" 'it' $x_1$ \\frac"""

@@ -16,11 +16,12 @@ import pytest
 import probes
 import stateful
 from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines, run_to_end
-from proximo import PPOAgent, PPOTrainer, files
+from proximo import PPOAgent, PPOTrainer
 from proximo.config import MAX_SEED
 from proximo.errors import EnvError, TrainingError, UserError
+from proximo.run_dir import files
+from proximo.run_dir.directory import RunDirectory
 from proximo.seeding import resumed_seed
-from proximo.track.store import RunStore
 from proximo.train import checkpoint
 
 pytestmark = pytest.mark.slow
@@ -343,7 +344,7 @@ def test_what_is_no_run_is_refused(tmp_path, copy):
 
 
 def test_a_run_belongs_to_one_process(copy):
-    store = RunStore.reopen(copy, 20)
+    store = RunDirectory.reopen(copy, 20)
     with pytest.raises(UserError, match="is being trained by another process"):
         resume(copy, steps=64).train()
     store.close()

@@ -30,7 +30,7 @@ from proximo.rollout.episode_log import episode_log
 from proximo.rollout.frame_stack import FrameStack, stacked_space
 from proximo.rollout.host import HostRunner, after
 from proximo.rollout.host_actor import packed
-from proximo.rollout.video import record
+from proximo.rollout.video import episode_frames
 from proximo.spaces import leaves, pick
 from proximo.train.checkpoint import load_newest
 
@@ -389,7 +389,7 @@ def test_a_filmed_environment_keeps_its_mask():
     assert all(pick(obs, path).shape == (1, *leaf.shape) for path, leaf in leaves(space))
     assert len(camera.pictures) == 1
     for seed in range(5):
-        assert len(list(record(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
+        assert len(list(episode_frames(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
 
 
 class Drawn(host_probes.Walk):
@@ -411,10 +411,10 @@ def test_what_is_filmed_is_stacked_too(walk):
     source, chosen = make(walk), config(seed=3)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
     logged = episode_log(source, agents, chosen.env, 0)
-    pictures = list(record(source, agents, chosen.env, 0)[0])
+    pictures = list(episode_frames(source, agents, chosen.env, 0)[0])
     assert [int(picture.max()) for picture in pictures] == list(range(logged["length"] + 1))
     with pytest.raises(UserError, match="cannot be drawn"):
-        record(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
+        episode_frames(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
 
 
 def test_nonsense_in_a_file_stacks_nothing():

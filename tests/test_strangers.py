@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from proximo import PPOTrainer, cli, files
+from proximo import PPOTrainer, cli
 from proximo.errors import UserError
+from proximo.run_dir import files
 from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
@@ -352,7 +353,7 @@ def test_nothing_is_called_saved_that_is_not(tmp_path):
 import shutil, sys
 from pathlib import Path
 from proximo import PPOTrainer
-from proximo.track.console import Display
+from proximo.display.console import Display
 run = Path("run")
 trainer = PPOTrainer("CartPole-v1", out=run, preset=False, console=Display(), **SETTINGS)
 class Vanish:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from proximo.summary import Evaluation, mean_interval, share_interval
+from proximo.rollout.summary import Evaluation, mean_interval, share_interval
 
 
 def test_students_interval():

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import probes
 import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
-from proximo import PPOAgent, PPOTrainer, TeamAgent, envs, tensors
+from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs import Roster
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -33,10 +33,11 @@ from proximo.ppo.advantages import advantages
 from proximo.ppo.recipe import BUILT_IN
 from proximo.ppo.update import initial_lanes, initial_train_state, training_samples
 from proximo.rollout.episode_log import episode_log
-from proximo.rollout.host import HostRunner, tally
+from proximo.rollout.host import HostRunner, make_experience
 from proximo.rollout.host_actor import packed
 from proximo.rollout.types import Episodes
-from proximo.rollout.video import record
+from proximo.rollout.video import episode_frames
+from proximo.run_dir import tensors
 from proximo.settings import build
 from proximo.train.program import CompiledProgram, first_train_state, rollout, rollout_noise
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
@@ -168,7 +169,7 @@ def host_rollouts(source, behaviour, config, num_rollouts):
         at = runner.start(0)
         for _ in range(num_rollouts):
             assert runner.run(packed(chosen), at, noise, bool) == steps
-            at, experience = tally(at, runner.rollout(at), None)
+            at, experience = make_experience(at, runner.rollout(at), None)
             yield jax.tree.map(jnp.array, experience)
 
 
@@ -293,7 +294,7 @@ def test_who_is_logged_and_filmed_remembers_as_in_training(kind):
     source = envs.make(CLOCKS[kind]())
     team = TeamAgent(source.spec.groups, Config(), network=counts_steps)
     assert episode_log(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
-    frames, _ = record(source, team, EnvConfig(), 0)
+    frames, _ = episode_frames(source, team, EnvConfig(), 0)
     assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
 
 

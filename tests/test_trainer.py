@@ -20,8 +20,8 @@ from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
 from proximo.envs.groups import ONE
 from proximo.errors import TrainingError, UserError
+from proximo.plots.pictures import PICTURES
 from proximo.policy.networks import Network
-from proximo.track.pictures import PICTURES
 from proximo.train.history import History
 from proximo.train.setup import resolve
 

@@ -15,10 +15,10 @@ from proximo.envs import make
 from proximo.errors import EnvError, UserError
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors
+from proximo.rollout import video_file
 from proximo.rollout.evaluate import make_evaluator
-from proximo.rollout.video import record
-from proximo.track import video
-from proximo.track.video import write_video
+from proximo.rollout.video import episode_frames
+from proximo.rollout.video_file import write_video
 
 av = pytest.importorskip("av")
 
@@ -56,7 +56,7 @@ def test_a_gif_has_fewer_and_smaller_frames(tmp_path):
 
 
 def test_long_films_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "MAX_FRAMES", 4)
+    monkeypatch.setattr(video_file, "MAX_FRAMES", 4)
     assert write_video(tmp_path / "film", (grey(i) for i in range(5)), 30.0) == (4, True)
     assert len(decoded(tmp_path / "film.mp4")[0]) == 4
     assert write_video(tmp_path / "film", (grey(i) for i in range(4)), 30.0) == (4, False)
@@ -122,7 +122,7 @@ class OneCanvas(HostDrawn):
 def filmed(env, seed=0, deterministic=True, **keywords):
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
-    frames, fps = record(source, Agents.of_one(agent), EnvConfig(**keywords), seed, deterministic)
+    frames, fps = episode_frames(source, Agents.of_one(agent), EnvConfig(**keywords), seed, deterministic)
     return list(frames), fps
 
 
@@ -142,7 +142,7 @@ def test_the_film_shows_the_first_episode_of_an_evaluation():
     agents = Agents.of_one(agent)
     evaluator = make_evaluator(source, Learners(agents.policies), 2, EnvConfig(workers=0), 4)
     played = evaluator(actors(agents.groups))
-    frames, fps = record(source, agents, EnvConfig(), 4)
+    frames, fps = episode_frames(source, agents, EnvConfig(), 4)
     shown = list(frames)
     assert len(shown) == played.lengths[0] + 1
     assert (shown[0].shape, fps) == ((400, 600, 3), 50)

@@ -25,8 +25,8 @@ from proximo.errors import ProximoError, UserError
 from proximo.experiment.plan import Plan, file_name, make_plan, make_trials
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.runner import carry_out
-from proximo.files import to_json, write_atomically
-from proximo.track.runs import COMPLETE, read_result
+from proximo.run_dir.files import to_json, write_atomically
+from proximo.run_dir.read import COMPLETE, read_result
 
 ROOT = Path(__file__).parent.parent
 FIGURES, README, RUNS = ROOT / "docs" / "figures.json", ROOT / "README.md", ROOT / "runs" / "figures"

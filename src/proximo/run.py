@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError, quoted
-from proximo.files import check_inside
-from proximo.track.store import RUNS
+from proximo.run_dir.directory import RUNS
+from proximo.run_dir.files import check_inside
 
 if TYPE_CHECKING:
     from proximo.envs.api import HostSource, JaxEnv

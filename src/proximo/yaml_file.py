@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from proximo.errors import UserError, quoted
-from proximo.files import CAREFULLY, read_inside, read_up_to
+from proximo.run_dir.files import CAREFULLY, read_inside, read_up_to
 
 LARGEST = 2**18
 """Bytes: the file of a run is a hundred times smaller, and reading as many takes seconds."""

@@ -153,7 +153,7 @@ PATCHES = {
     "proximo.train.host_program": patch_program("HostProgram", "_learn"),
     "proximo.envs.host.pool": patch_pool,
     "proximo.envs.host.workers": patch_workers,
-    "proximo.files": patch_files,
+    "proximo.run_dir.files": patch_files,
     "proximo.train.illustrate": patch_pictures,
 }
 

@@ -13,8 +13,8 @@ import typer
 from proximo._version import __version__
 from proximo.cli import experiment, lists, runs, train  # noqa: F401 (they register their commands)
 from proximo.cli.common import app, out
+from proximo.display.printing import make_rich, safe
 from proximo.errors import LACK_OF_MEMORY, ProximoError, is_lack_of_memory
-from proximo.printing import make_rich, safe
 from proximo.processes import end_with_signals, end_without_threads
 
 

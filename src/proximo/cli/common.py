@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
+from proximo.display.printing import make_rich
 from proximo.errors import UserError
-from proximo.printing import make_rich
 
 app = typer.Typer(
     name="proximo",

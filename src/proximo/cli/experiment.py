@@ -9,8 +9,8 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import NoPreset, Preset, Quiet, app, check_loudness, chosen_preset, flag, out
+from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
-from proximo.printing import safe
 
 EXPERIMENT_HELP = """Train several trials with several seeds, side by side, and compare them honestly.
 
@@ -124,14 +124,14 @@ def make_plan(what: str | None, count: int | None, config: Path | None, flags: A
 
 def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
     """The runs of an experiment, and about how long they take."""
-    from proximo.tables import plan_table
+    from proximo.experiment.tables import plan_table
 
     out.print(plan_table(plan), soft_wrap=False)
     steps = sum(run.config.train.total_timesteps for run in plan.runs)
     out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {safe(str(path))}.")
     with out.status("measuring how fast they are"):
+        from proximo.display.console import duration
         from proximo.experiment.estimate import estimate
-        from proximo.track.console import duration
 
         seconds, used = estimate(plan, jobs)
     out.print(f"At most about [bold]{duration(seconds)}[/bold], {used} at a time, as measured just now.")
@@ -157,8 +157,8 @@ def compare_command(
     """
     from proximo.experiment.compare import gather, write_comparison
     from proximo.experiment.plan import default_folder
-    from proximo.tables import comparison_table
-    from proximo.track.store import RUNS
+    from proximo.experiment.tables import comparison_table
+    from proximo.run_dir.directory import RUNS
 
     found = gather([path if path.exists() or not (RUNS / path).exists() else RUNS / path for path in paths])
     place = out_dir or default_folder("comparison")

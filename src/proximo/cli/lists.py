@@ -8,8 +8,8 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import app, out
+from proximo.display.printing import safe
 from proximo.errors import UserError, quoted
-from proximo.printing import safe
 
 SHORT_LIST = 40
 
@@ -47,7 +47,7 @@ def list_settings(
     word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only settings that mention this.")] = "",
 ) -> None:
     """List every setting: its name, its default and what it does."""
-    from proximo.tables import settings_table
+    from proximo.display.tables import settings_table
 
     chosen = [s for s in settings.SETTINGS.values() if word.lower() in f"{s.path} {s.help}".lower()]
     if not chosen:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from proximo.cli.common import app, out
+from proximo.display.printing import safe
 from proximo.errors import UserError
-from proximo.printing import safe
 
 
 @app.command("runs")
@@ -20,10 +20,10 @@ def runs_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
     """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
-    from proximo.files import to_json
-    from proximo.tables import runs_table
-    from proximo.track.runs import best_of, list_runs
-    from proximo.track.store import RUNS
+    from proximo.display.tables import runs_table
+    from proximo.run_dir.directory import RUNS
+    from proximo.run_dir.files import to_json
+    from proximo.run_dir.read import best_of, list_runs
 
     found = list_runs(RUNS)
     chosen = found if best is None else best_of(found, best)
@@ -45,10 +45,10 @@ def sync_command(
     """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
-    from proximo.files import check_inside
     from proximo.run import find_run, read_config
-    from proximo.track.feed import sync
-    from proximo.track.store import RUNS
+    from proximo.run_dir.directory import RUNS
+    from proximo.run_dir.files import check_inside
+    from proximo.tracking.feed import sync
 
     experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
     if experiment is not None:
@@ -72,7 +72,7 @@ def ui_command(
     ] = None,
 ) -> None:
     """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
-    from proximo.track.store import RUNS
-    from proximo.track.ui import show
+    from proximo.run_dir.directory import RUNS
+    from proximo.tracking.ui import show
 
     show(RUNS, port, lambda sentence: out.print(safe(sentence)))

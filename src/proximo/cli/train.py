@@ -9,8 +9,8 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import NoPreset, Preset, Quiet, Verbose, app, check_loudness, chosen_preset, flag, out
+from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
-from proximo.printing import make_rich, safe
 
 TRAIN_HELP = """Train a policy on ENV, and leave a run directory behind.
 
@@ -80,8 +80,8 @@ def train(
             "Say what to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists what there is."
         )
     # JAX loads from here on; mistakes above are answered without the wait.
+    from proximo.display.console import Console, Display
     from proximo.presets import choose_preset, remarks, without_preset
-    from proximo.track.console import Console, Display
     from proximo.train.trainer import PPOTrainer
 
     tuned = choose_preset(which, env_id)
@@ -132,7 +132,7 @@ def resume(
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
-    from proximo.track.console import Console, Display
+    from proximo.display.console import Console, Display
     from proximo.train.trainer import PPOTrainer
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
@@ -167,8 +167,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Film one episode, as MP4 and GIF.")] = False,
 ) -> None:
-    from proximo.files import to_json
     from proximo.run import default_policy, find_run, read_config
+    from proximo.run_dir.files import to_json
 
     num_episodes = flag("--episodes", "eval.episodes", episodes)
     path = find_run(run)
@@ -176,11 +176,11 @@ def evaluate(
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
     messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
+        from proximo.display.tables import evaluation_table
         from proximo.policy.behaviour import Learners, actors
         from proximo.rollout.evaluate import make_evaluator
-        from proximo.rollout.video import film
+        from proximo.rollout.video import render_video
         from proximo.run import open_run
-        from proximo.tables import evaluation_table
 
         agents, source = open_run(path, config, which)
         videos: list[str] = []
@@ -188,7 +188,7 @@ def evaluate(
         how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agents, config.env, used, *how)
+            videos, notices = render_video(path / "videos" / which, source, agents, config.env, used, *how)
         evaluator = make_evaluator(
             source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
         )

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from functools import cached_property
 from typing import Any
 
-from proximo.compiling import key_of
+from proximo.compile import key_of
 
 _fixed: dict[int, Stated] = {}
 """Objects that stay as they are while some runs last, by their identity."""

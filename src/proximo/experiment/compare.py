@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from proximo import settings
 from proximo.errors import UserError, printable
-from proximo.experiment import charts
 from proximo.experiment.outcomes import Outcome, read_outcome
-from proximo.experiment.panels import svg
 from proximo.experiment.plan import run_folder
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
-from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
-from proximo.track.drawing import png
+from proximo.plots import charts
+from proximo.plots.drawing import png
+from proximo.plots.panels import svg
+from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 
 EXPERIMENT = "experiment.json"
 IRRELEVANT = ("seed", "env.id", "env.workers", "env.timeout", "env.start_method", "checkpoint.", "track.")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proximo.errors import UserError
-from proximo.track.plots import read_rows
-from proximo.track.runs import COMPLETE, CUT, is_running, read_result
+from proximo.plots.write import read_rows
+from proximo.run_dir.read import COMPLETE, CUT, is_running, read_result
 
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""

@@ -15,10 +15,10 @@ from typing import Any
 from proximo import settings
 from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
-from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.presets import choose_preset
+from proximo.run_dir.directory import RUNS
+from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import Values
-from proximo.track.store import RUNS
 from proximo.yaml_file import read_yaml
 
 PLAN = "experiment.json"

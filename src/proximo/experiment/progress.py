@@ -14,12 +14,12 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from proximo.display.console import duration, number
+from proximo.display.printing import make_rich, safe
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
-from proximo.files import shown
-from proximo.printing import make_rich, safe
-from proximo.tables import comparison_table
-from proximo.track.console import duration, number
+from proximo.experiment.tables import comparison_table
+from proximo.run_dir.files import shown
 
 WIDTH = 40
 STYLES = {"failed": "red", "interrupted": "yellow"}

@@ -8,12 +8,12 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from proximo.display.console import duration
 from proximo.experiment import statistics as st
-from proximo.experiment.charts import names
-from proximo.experiment.panels import interval_text, readable
-from proximo.files import to_json
-from proximo.track.console import duration
-from proximo.track.drawing import number
+from proximo.plots.charts import names
+from proximo.plots.drawing import number
+from proximo.plots.panels import interval_text, readable
+from proximo.run_dir.files import to_json
 
 Record = dict[str, Any]
 Cell = str | tuple[str, str]

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from proximo import envs, settings
 from proximo.config import Config
+from proximo.display.console import Console
 from proximo.envs.keys import same_for_all
 from proximo.errors import EnvError, ProximoError, UserError
 from proximo.experiment.compare import write_comparison
@@ -40,10 +41,9 @@ from proximo.experiment.plan import (
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
-from proximo.files import check_inside, open_inside, shown, write_atomically
-from proximo.ppo.traced import split
-from proximo.track.console import Console
-from proximo.track.runs import COMPLETE, is_running
+from proximo.ppo.static_config import split_static
+from proximo.run_dir.files import check_inside, open_inside, shown, write_atomically
+from proximo.run_dir.read import COMPLETE, is_running
 from proximo.train.checkpoint import steps
 from proximo.train.interrupt import Interrupt
 from proximo.train.setup import named_own
@@ -333,7 +333,7 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
-    return config.env.id, split(config)[0]
+    return config.env.id, split_static(config)[0]
 
 
 def attempt(

@@ -17,7 +17,7 @@ import numpy as np
 from proximo.errors import printable
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
-from proximo.files import to_json
+from proximo.run_dir.files import to_json
 
 Record = dict[str, Any]
 

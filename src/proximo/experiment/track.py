@@ -15,14 +15,14 @@ from typing import Any
 from proximo.credentials import redacted, without_login
 from proximo.errors import UserError
 from proximo.experiment.plan import Plan, PlannedRun
-from proximo.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.processes import leave_signals
-from proximo.track import embedded
-from proximo.track.facts import safe_name
-from proximo.track.feed import NICENESS, Feeder, alone, keep_feeding, say
-from proximo.track.mlflow import MEMORY, find_experiment, in_words, make_client
-from proximo.track.runs import COMPLETE, is_running
-from proximo.track.tracker import NoTracker, Tracker, is_wanted
+from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
+from proximo.run_dir.read import COMPLETE, is_running
+from proximo.tracking import embedded
+from proximo.tracking.facts import safe_name
+from proximo.tracking.feed import NICENESS, Feeder, alone, keep_feeding, say
+from proximo.tracking.mlflow import MEMORY, find_experiment, in_words, make_client
+from proximo.tracking.tracker import NoTracker, Tracker, is_wanted
 
 FILES = ("summary.json", "summary.csv", "report.html", "plots/*.png")
 

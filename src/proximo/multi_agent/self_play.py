@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from proximo.compiling import key_of, settings_key
+from proximo.compile import key_of, settings_key
 from proximo.config import AgentsConfig
 from proximo.envs.api import lanes_of
 from proximo.envs.groups import Groups
@@ -30,7 +30,7 @@ def make_behaviour(policies: Policies, num_envs: int) -> Behaviour:
 
 
 class SelfPlay(Learners):
-    """In the first environments, one side plays by the policies that learn, and the others by earlier ones, drawn anew
+    """In the first environments, one side plays by the policies that learn, and the others by earlier ones, drawn again
     for each rollout. Chosen are {"now": what those take who learn, "then": [N, ...] what each environment's opponents
     take}."""
 

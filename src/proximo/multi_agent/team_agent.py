@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from proximo import tensors
 from proximo.config import Config
 from proximo.envs.groups import Group, Groups
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents, agents_from_tensors
-from proximo.policy.own import own_parts
+from proximo.policy.custom_networks import own_parts
+from proximo.run_dir import tensors
 from proximo.spaces import mask_shape, space_key, to_mask
 
 PyTree = Any

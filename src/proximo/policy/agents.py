@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proximo import tensors
-from proximo.compiling import cached, jit, key_of
+from proximo.compile import cached, jit, key_of
 from proximo.config import Config
 from proximo.envs.groups import ONE, Groups, one_group
 from proximo.policy.agent import PPOAgent
 from proximo.policy.normalize import initial_stats
 from proximo.policy.policies import Policies, shared_policies
+from proximo.run_dir import tensors
 from proximo.seeding import network_key
 
 PyTree = Any

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from proximo.compiling import cached, key_of, settings_key
+from proximo.compile import cached, key_of, settings_key
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.groups import Groups
 from proximo.policy.policy import Policy, shared_policy

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.compiling import cached, key_of
+from proximo.compile import cached, key_of
 from proximo.envs.api import HostEnv, LaneStep, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
 from proximo.policy.behaviour import Behaviour
-from proximo.policy.memory import forget
+from proximo.policy.recurrent import forget
 from proximo.rollout.episodes import count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.host_actor import (
@@ -83,7 +83,7 @@ class HostRunner:
         self._chosen = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chosen)
         self._envs = [envs_of(part) for part in env.parts]
         self._looks_at_bounds = look_at_bounds
-        self._told: set[Path] = set()
+        self._noticed: set[Path] = set()
         # What a part reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.parts)
         self._reported: list[list[Any]] = [[] for _ in env.parts]
@@ -198,7 +198,7 @@ class HostRunner:
                 own.valid[done:] = own.terminated[done:] = own.truncated[done:] = False
 
     def leave_out_voided(self) -> None:
-        """Mark every step of an episode invalid whose last one is: its environment failed, and was started anew. That
+        """Mark every step of an episode invalid whose last one is: its environment failed, and was restarted. That
         last step is one in which nobody's action counted."""
         if all(own.valid.all() for own in self._record.values()):
             return
@@ -222,10 +222,10 @@ class HostRunner:
     def _look_at(self, members: tuple[str, ...], what: str, path: Path, leaf: Any, values: np.ndarray) -> None:
         """Of numbers [T, E * K, ...] that environments gave to each of the K `members`."""
         place = (*members, what, *path)
-        wrong = None if place in self._told else outside(leaf, values)
+        wrong = None if place in self._noticed else outside(leaf, values)
         if wrong is None:
             return
-        self._told.add(place)
+        self._noticed.add(place)
         t, lane, *index = wrong
         env, member = divmod(lane, len(members))
         whose = f" to {members[member]}" if members[member] and self._groups.many else ""
@@ -369,7 +369,7 @@ class HostRunner:
         )
 
 
-def tally(state: RunnerState, played: HostRollout, success_return: Any) -> tuple[RunnerState, Experience]:
+def make_experience(state: RunnerState, played: HostRollout, success_return: Any) -> tuple[RunnerState, Experience]:
     """The experience of a rollout, with the episodes that finished in it, and where the environments stand after it."""
 
     def step(running: Any, now: Timestep) -> tuple[Any, Episodes]:

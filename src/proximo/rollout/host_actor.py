@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from proximo.compiling import cached, jit
+from proximo.compile import cached, jit
 from proximo.envs.api import Part, PyTree, envs_of, lanes_of
 from proximo.envs.host.buffers import ALIGNMENT, aligned
 from proximo.policy.behaviour import Behaviour, draw_actions, draw_noise

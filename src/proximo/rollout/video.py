@@ -20,8 +20,8 @@ from proximo.errors import EnvError, UserError
 from proximo.policy.behaviour import Learners, actors
 from proximo.rollout.episode_log import LoggedAgents, compiled_steps, host_steps
 from proximo.rollout.evaluate import step_limit
+from proximo.rollout.video_file import check_installed, write_video
 from proximo.seeding import evaluation_action_key
-from proximo.track.video import check_installed, write_video
 
 FPS = 30
 """Frames a second, for environments that do not say (`metadata["render_fps"]`)."""
@@ -32,7 +32,7 @@ WITHOUT_SCREEN = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
 Frames = Iterator[np.ndarray]
 
 
-def record(
+def episode_frames(
     source: JaxEnv | HostSource,
     agents: LoggedAgents,
     env: EnvConfig,
@@ -94,7 +94,7 @@ def prepare() -> None:
         os.environ.setdefault(name, value)
 
 
-def film(
+def render_video(
     stem: Path,
     source: JaxEnv | HostSource,
     agents: LoggedAgents,
@@ -105,7 +105,7 @@ def film(
 ) -> tuple[list[str], list[str]]:
     """Write an episode as `stem`.mp4 and `stem`.gif; the files, and what the user should know of them."""
     check_installed()
-    frames, fps = record(source, agents, env, seed, deterministic, max_steps)
+    frames, fps = episode_frames(source, agents, env, seed, deterministic, max_steps)
     count, more = write_video(stem, frames, fps)
     cut = f"The video was cut after {count:,} frames; the episode goes on."
     return [f"{stem}.mp4", f"{stem}.gif"], [cut] if more else []

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from proximo.errors import UserError
-from proximo.summary import as_rewards
+from proximo.rollout.summary import as_rewards
 
 Record = dict[str, Any]
 STEP = "log_training_step"

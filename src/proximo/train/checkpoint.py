@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from proximo import settings, tensors
+from proximo import settings
 from proximo.config import Config
 from proximo.envs.groups import Groups
 from proximo.errors import UserError
 from proximo.multi_agent.team_agent import agents_from
 from proximo.policy.agents import Agents
+from proximo.run_dir import tensors
 from proximo.train.history import History
 from proximo.train.program import ProgramState
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from proximo import envs
-from proximo.compiling import jit
+from proximo.compile import jit
 from proximo.config import Config
 from proximo.envs.grouping import with_groups
 from proximo.envs.groups import ONE
@@ -21,8 +21,8 @@ from proximo.policy.policy import Policy
 from proximo.ppo.types import LearnerLanes, LearnerState
 from proximo.ppo.update import training_samples
 from proximo.rollout.evaluate import make_evaluator
+from proximo.rollout.summary import as_rewards
 from proximo.rollout.types import CriticState, Experience, Rollout
-from proximo.summary import as_rewards
 from proximo.train.program import ProgramState
 from proximo.train.setup import check_spaces, fit_agent
 

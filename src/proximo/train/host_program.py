@@ -11,17 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from proximo.compiling import cached, compiled, jit, key_of, settings_key, shapes
+from proximo.compile import cached, compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour
-from proximo.ppo.finite import broken
+from proximo.ppo.nonfinite import broken
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.traced import Numbers, joined, split
+from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import TrainState
 from proximo.ppo.update import initial_lanes
-from proximo.rollout.host import HostRollout, HostRunner, tally
+from proximo.rollout.host import HostRollout, HostRunner, make_experience
 from proximo.rollout.host_actor import pack
 from proximo.rollout.types import Experience, RunnerState
 from proximo.seeding import shared_with_evaluation
@@ -61,7 +61,7 @@ class HostProgram:
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: HostRollout | None = None
-        self._shape, self._numbers = split(config)
+        self._shape, self._numbers = split_static(config)
         self._key = key_of(settings_key(self._shape), behaviour.key, recipe.key)
         num_envs, steps = config.env.num_envs, config.ppo.rollout_length
         begin = lambda train: (pack(behaviour.choose(train)), rollout_noise(train, behaviour, num_envs, steps))  # noqa: E731
@@ -101,7 +101,7 @@ class HostProgram:
         self._standing = None
         self._runner.run(packed, state.runner, noise, bool)
         played = self._runner.rollout(state.runner)
-        count = jit(partial(tally, success_return=self.config.track.success_return))
+        count = jit(partial(make_experience, success_return=self.config.track.success_return))
         experience: Experience = jax.tree.map(np.array, count(state.runner, played)[1])
         return experience
 
@@ -109,7 +109,7 @@ class HostProgram:
         assert self._last is not None
 
         def again(state: ProgramState, played: HostRollout) -> Any:
-            prepared = prepare(tally(state.runner, played, None)[1], self.behaviour)
+            prepared = prepare(make_experience(state.runner, played, None)[1], self.behaviour)
             return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
 
         return [name for name, bad in jit(again)(state, self._last).items() if bad]
@@ -156,8 +156,8 @@ class HostProgram:
         packed, noise = self._prepare(state.train)
         return packed, noise
 
-    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return first_train_state(given, self.behaviour, joined(self._shape, numbers, seed), self.recipe)
+    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> TrainState:
+        return first_train_state(given, self.behaviour, merge(self._shape, numbers, seed), self.recipe)
 
     def _begun(self, train: TrainState, standing: RunnerState) -> ProgramState:
         return ProgramState(train, initial_lanes(self.behaviour.policies, self.config.env.num_envs), standing)
@@ -195,9 +195,14 @@ class Patience:
 
 
 def learn_from(
-    state: ProgramState, played: HostRollout, numbers: Numbers, behaviour: Behaviour, shape: Config, recipe: Recipe
+    state: ProgramState,
+    played: HostRollout,
+    numbers: DynamicConfig,
+    behaviour: Behaviour,
+    shape: Config,
+    recipe: Recipe,
 ) -> tuple[ProgramState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
-    config = joined(shape, numbers)
-    standing, experience = tally(state.runner, played, config.track.success_return)
+    config = merge(shape, numbers)
+    standing, experience = make_experience(state.runner, played, config.track.success_return)
     return learn(replace(state, runner=standing), experience, behaviour, config, recipe)

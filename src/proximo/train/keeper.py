@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from proximo.errors import TrainingError, UserError
-from proximo.files import shown
 from proximo.policy.agents import Agents
-from proximo.track.store import RunStore
+from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.files import shown
 from proximo.train import checkpoint
 from proximo.train.history import History, Record
 from proximo.train.program import Program, ProgramState
@@ -31,7 +31,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: RunStore,
+        store: RunDirectory,
         program: Program,
         agents: Agents,
         by_id: bool,

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from proximo.config import Config
 from proximo.envs.groups import Groups
 from proximo.errors import UserError
-from proximo.files import total_memory
 from proximo.policy.spaces import LARGEST, LARGEST_ACTION, space_to_json
+from proximo.run_dir.files import total_memory
 from proximo.spaces import leaves
 
 OF_A_SAMPLE = 24

@@ -12,7 +12,6 @@ from proximo.config import Config
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import Groups
 from proximo.errors import UserError
-from proximo.files import check_inside, read_json
 from proximo.multi_agent.self_play import make_behaviour
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
@@ -21,6 +20,7 @@ from proximo.policy.behaviour import Behaviour
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
 from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
+from proximo.run_dir.files import check_inside, read_json
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History

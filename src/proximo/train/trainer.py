@@ -14,26 +14,26 @@ import numpy as np
 
 from proximo import envs
 from proximo.config import Config
+from proximo.display.console import Console, Display, Messages
 from proximo.envs.grouping import with_groups
 from proximo.errors import EnvError, TrainingError, UserError
-from proximo.files import shown
 from proximo.multi_agent.matches import make_matches
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.behaviour import Learners, actors
-from proximo.policy.own import own_parts
-from proximo.ppo.finite import what_broke
+from proximo.policy.custom_networks import own_parts
+from proximo.ppo.nonfinite import what_broke
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset
 from proximo.rollout.evaluate import Evaluator, make_evaluator
+from proximo.rollout.summary import as_rewards
 from proximo.rollout.video import check_drawable
+from proximo.run_dir.directory import RUNS, RunDirectory, default_directory, versions
+from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
 from proximo.settings import build, settle
 from proximo.spaces import has_continuous
-from proximo.summary import as_rewards
-from proximo.track.console import Console, Display, Messages
-from proximo.track.store import RUNS, RunStore, default_directory, versions
-from proximo.track.tracker import NoTracker, make_tracker
+from proximo.tracking.tracker import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.experience import told
@@ -267,11 +267,11 @@ class PPOTrainer:
         self.program, self._behaviour = make_program(self.env, self._agents, self.config, self.recipe)
         self._evaluators, self._matches = {}, make_matches(self.env, self._behaviour, self.config)
 
-    def _open(self, history: History) -> RunStore:
+    def _open(self, history: History) -> RunDirectory:
         """Take the folder of the run; where it goes on, `history` does so too."""
         if self._start is None:
             self._tell(self._remarks)
-            return RunStore(self.path)
+            return RunDirectory(self.path)
         history.load(self._start.history, self._start.arrays)
         if self._more:
             history.go_on()
@@ -280,7 +280,7 @@ class PPOTrainer:
                 f"{shown(self.path)} is complete ({history.stop_reason}) after {history.steps:,} steps; "
                 f"--steps N trains on."
             )
-        return RunStore.reopen(self.path, history.updates - (history.unfinished is not None))
+        return RunDirectory.reopen(self.path, history.updates - (history.unfinished is not None))
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
         """Play `num_episodes` deterministic episodes with the current policy."""

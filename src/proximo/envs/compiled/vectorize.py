@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from gymnasium.vector.utils import create_empty_array
 
-from proximo.compiling import cached, key_of
+from proximo.compile import cached, key_of
 from proximo.envs.api import JaxEnv, LaneStep, PyTree, Timestep
 from proximo.envs.compiled.agents import Members, Report, grouped, without_absent
 from proximo.envs.keys import Stated, env_key

@@ -1,0 +1,1 @@
+"""What is drawn: the pictures of a run, and the charts of a report."""

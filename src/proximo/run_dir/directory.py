@@ -1,0 +1,166 @@
+"""The run directory: `config.yaml`, `metrics.jsonl`, `result.json`, `models/`, `plots/`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib.metadata
+import io
+import os
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from proximo import settings
+from proximo._version import __version__
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.run_dir.files import PARTIAL, check_inside, regular, remove_partial, shown, to_json, write_atomically
+
+RUNS = Path("runs")
+CHUNK = 2**20
+
+
+def default_directory(config: Config, runs: Path = RUNS) -> Path:
+    """A new name under `runs/`: environment, seed, time."""
+    name = re.sub(r"[^\w.=+-]", "-", config.env.id)[:80]
+    stem = f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, count = runs / stem, 1
+    while path.exists():
+        count += 1
+        path = runs / f"{stem}-{count}"
+    return path
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a run's numbers depend on."""
+    packages = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "gymnax")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"proximo": __version__, "python": platform.python_version(), **found}
+
+
+class RunDirectory:
+    """Writes one run. `metrics.jsonl` has one object per update, in order; a run belongs to one process at a time.
+
+    Whatever cannot be written raises OSError, and can be tried again: nothing is left half done.
+    """
+
+    path: Path
+    _metrics: io.FileIO
+    _end: int  # of the rows that are written
+    _waiting: list[bytes]  # rows that are not
+    num_rows: int
+
+    def __init__(self, path: Path):
+        """Take a new or empty folder; one in which a run was only just beginning counts as empty."""
+        self.path = path
+        if path.exists() and (not path.is_dir() or any(_foreign(file) for file in path.iterdir())):
+            raise UserError(f"{shown(path)} already holds something; give --out a new or empty folder.")
+        self._take()
+
+    @classmethod
+    def reopen(cls, path: Path, num_rows: int) -> RunDirectory:
+        """Take the folder of a run to go on after its first `num_rows` updates; later rows are made anew."""
+        store = cls.__new__(cls)
+        store.path = path
+        store._take()
+        end = _end_of_row(store._metrics.fileno(), num_rows)
+        if end is None:
+            store.close()
+            raise UserError(f"{shown(path / 'metrics.jsonl')} has lost rows: {num_rows:,} updates were made before.")
+        store._end, store.num_rows = end, num_rows
+        return store
+
+    def begin(self, config: Config) -> None:
+        """Write the settings. From now on the folder is a run, and what an earlier part of it left is cut off."""
+        self._metrics.truncate(self._end)
+        (self.path / "result.json").unlink(missing_ok=True)
+        write_atomically(self.path / "config.yaml", settings.to_yaml(config))
+
+    def append(self, records: list[dict[str, Any]]) -> None:
+        """Add the rows of finished updates. Those that cannot be written are kept for the next time."""
+        self._waiting += [f"{to_json(record)}\n".encode() for record in records]
+        self.check()
+        text = b"".join(self._waiting)
+        self._metrics.truncate(self._end)  # what a write that failed left behind
+        if self._metrics.write(text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end += len(text)
+        self.num_rows += len(self._waiting)
+        self._waiting = []
+
+    def sync(self) -> None:
+        """Rows are on the disk itself when this returns: what is written next may count on them."""
+        os.fsync(self._metrics.fileno())
+
+    def check(self) -> None:
+        """The folder must be the one that was taken: files that are open can be written long after they are gone."""
+        held = os.fstat(self._metrics.fileno())
+        try:
+            found = (self.path / "metrics.jsonl").lstat()
+        except OSError:
+            found = None
+        if found is None or (found.st_ino, found.st_dev) != (held.st_ino, held.st_dev):
+            raise FileNotFoundError(errno.ENOENT, "the folder of the run has vanished")
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_atomically(self.path / "result.json", to_json(result, indent=2) + "\n")
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    def _take(self) -> None:
+        self._waiting, self._end, self.num_rows = [], 0, 0
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a+", opener=_own)
+        except OSError as error:
+            raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._metrics, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise UserError(
+                f"{shown(self.path)} is being trained by another process; wait for it, or stop it."
+            ) from None
+        except OSError:  # a file system without locks: whoever uses it must take care
+            pass
+        try:
+            check_inside(self.path)
+        except OSError as error:
+            self.close()
+            raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
+        remove_partial(self.path)  # those of a run at work are safe: it has the lock
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file that has this one name: what is appended must not appear in another one."""
+    file = regular(path, flags)
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        raise OSError(errno.EMLINK, f"{Path(path).name} has other names (hard links); copy the folder first", path)
+    return file
+
+
+def _end_of_row(file: int, count: int) -> int | None:
+    """Where the first `count` rows end; None if there are fewer."""
+    end = 0
+    while count:
+        chunk = os.pread(file, CHUNK, end)
+        if not chunk:
+            return None
+        found, place = chunk.count(b"\n"), len(chunk) - 1
+        if found >= count:
+            place = -1
+            for _ in range(count):
+                place = chunk.index(b"\n", place + 1)
+        count -= min(found, count)
+        end += place + 1
+    return end
+
+
+def _foreign(file: Path) -> bool:
+    begun = file.name == "metrics.jsonl" and not file.lstat().st_size
+    return not (begun or file.name.endswith(PARTIAL))

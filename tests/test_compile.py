@@ -1,0 +1,103 @@
+"""The one cache: what is kept in it, by what, and what several threads get from it."""
+
+import threading
+import time
+
+import pytest
+
+import proximo.compile
+from proximo.compile import cached, key_of, settings_key
+from proximo.config import AgentsConfig, NetworkConfig
+
+
+def in_threads(function, count):
+    threads = [threading.Thread(target=function, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_several_threads_want_is_made_once():
+    made, found, barrier = [], [], threading.Barrier(4)
+
+    def make():
+        time.sleep(0.05)
+        made.append(1)
+        return object()
+
+    def want(_):
+        barrier.wait()
+        found.append(cached(("test", barrier), make))
+
+    in_threads(want, 4)
+    assert len(made) == 1
+    assert len(set(map(id, found))) == 1
+
+
+class Unhurried:
+    """Part of a key; whoever looks it up lets other threads go first."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        time.sleep(1e-4)
+        return self.number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+
+def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch):
+    """With room for one: whatever a thread finds is pushed out by the next."""
+    monkeypatch.setattr(proximo.compile, "MOST_KEPT", 1)
+    right, wrong = [], []
+
+    def want(number):
+        for turn in range(30):
+            key = (turn + number) % 3
+            try:
+                (right if cached(("race", Unhurried(key)), lambda key=key: key) == key else wrong).append(key)
+            except Exception as error:
+                wrong.append(error)
+
+    in_threads(want, 4)
+    assert wrong == []
+    assert len(right) == 4 * 30
+    assert len(proximo.compile._kept) == 1
+
+
+def test_what_was_asked_for_longest_ago_goes_first(monkeypatch):
+    monkeypatch.setattr(proximo.compile, "MOST_KEPT", 2)
+    made = []
+    for name in ("a", "b", "a", "c", "a", "b"):
+        cached(("oldest", name), lambda name=name: made.append(name))
+    assert made == ["a", "b", "c", "b"]
+
+
+def test_a_maker_that_fails_is_asked_again():
+    key = ("test", object())
+    with pytest.raises(ZeroDivisionError):
+        cached(key, lambda: 1 // 0)
+    assert cached(key, lambda: 3) == 3
+
+
+def test_without_a_key_everything_is_made_anew():
+    before = len(proximo.compile._kept)
+    assert [cached(None, iter([number]).__next__) for number in (1, 2)] == [1, 2]
+    assert len(proximo.compile._kept) == before
+
+
+def test_what_has_no_key_is_part_of_none():
+    assert key_of("program", ("policy",), (None, 3)) == ("program", ("policy",), (None, 3))
+    assert key_of("program", None) is None
+
+
+def test_settings_are_keys_with_every_value_in_order():
+    members = [("a", ("x",)), ("b", ("y",))]
+    one, other = (AgentsConfig(members=dict(pairs)) for pairs in (members, members[::-1]))
+    assert one == other
+    assert settings_key(one) != settings_key(other)
+    assert settings_key(NetworkConfig()) == settings_key(NetworkConfig())
+    assert settings_key(NetworkConfig()) != settings_key(NetworkConfig(hidden_sizes=(3,)))
