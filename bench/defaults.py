@@ -38,45 +38,19 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 import gymnasium
 import numpy as np
-import yaml
+
+from defaults_plan import ENVIRONMENTS, PLAN, PRESETS, RESULTS, Settings, candidates, results, settings_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # where raw_units is found, in worker processes too
-DOCS = HERE.parent / "docs"
-RESULTS, PRESETS = DOCS / "defaults" / "results.jsonl", DOCS / "defaults" / "presets.jsonl"
-PLAN = yaml.safe_load((HERE / "defaults.yaml").read_text())
-ENVIRONMENTS: dict[str, dict[str, Any]] = PLAN["environments"]
 SB3 = "Stable-Baselines3"
 EPISODES = {"choose": 10, "judge": 20}
 SPACING = 100_000
 """Between seeds: environment i of a run has its seed + i."""
 
-Settings = dict[str, Any]
-
-
-def candidates() -> dict[str, tuple[str | None, Settings]]:
-    """Every candidate by name: the kind of action it is for, and all of its settings."""
-    found: dict[str, tuple[str | None, Settings]] = {}
-    for entries in PLAN["rounds"].values():
-        for name, entry in entries.items():
-            changed = entry.get("settings", entry) if "only" in entry else entry
-            found[name] = (entry.get("only"), PLAN["documents"] | changed)
-    return found
-
-
-def settings_of(name: str, kind: str) -> Settings:
-    """What candidate `name` trains with where actions are of `kind`; `discrete:` and `continuous:` say it by kind."""
-    _, values = candidates()[name]
-    plain = {key: value for key, value in values.items() if key not in ("discrete", "continuous")}
-    return plain | values.get(kind, {})
-
 
 def digest(values: Settings) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def results(path: Path = RESULTS) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def keep(row: dict[str, Any], path: Path) -> None:
@@ -333,8 +307,7 @@ def main() -> None:
     if given.command == "report":
         import defaults_report
 
-        chosen = {name: values for name, (_, values) in candidates().items()}
-        defaults_report.write(PLAN, results(), results(PRESETS), chosen)
+        defaults_report.write()
         return
     if given.command == "presets":
         with contextlib.suppress(KeyboardInterrupt):
@@ -346,7 +319,7 @@ def main() -> None:
     if given.command == "table":
         import defaults_report
 
-        defaults_report.table(ENVIRONMENTS, results(), given.half)
+        defaults_report.table(given.half)
         return
     runs = todo(names, given.half, given.seeds, given.envs)
     if given.command == "list":

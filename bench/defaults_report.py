@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from defaults_plan import DOCS, ENVIRONMENTS, PLAN, PRESETS, candidates, of_half, results
 from proximo.experiment.statistics import Improvement, improvement
 
 Rows = list[dict[str, Any]]
 Scores = dict[str, dict[str, list[float]]]
 """The scores of each candidate by environment, in the order of seeds."""
-DOCS = Path(__file__).parent.parent / "docs"
 PAGE, SUMMARY = DOCS / "defaults.md", DOCS / "defaults" / "summary.json"
 SB3, OLD = "Stable-Baselines3", "documents"
 
@@ -35,14 +35,11 @@ def against(first: dict[str, list[float]], second: dict[str, list[float]]) -> Im
     return improvement({env: first[env] for env in both}, {env: second[env] for env in both})
 
 
-def of_half(environments: dict[str, dict[str, Any]], half: str) -> list[str]:
-    return [env for env, about in environments.items() if about["half"] == half]
-
-
-def table(environments: dict[str, dict[str, Any]], rows: Rows, half: str) -> None:
+def table(half: str) -> None:
     """Every candidate's scores on one half, and how it compares with the documents' values, on the console."""
-    scores = by_candidate(rows, of_half(environments, half))
-    for env in of_half(environments, half):
+    rows = results()
+    scores = by_candidate(rows, of_half(half))
+    for env in of_half(half):
         print(env)
         for name, found in scores.items():
             if env in found:
@@ -59,45 +56,51 @@ def in_words(said: Improvement) -> str:
     return f"{said.probability:.2f} ({note or f'{low:.2f} to {high:.2f}, p = {said.p_value:.2g}'})"
 
 
-def write(plan: dict[str, Any], rows: Rows, of_presets: Rows, candidates: dict[str, Any]) -> None:
-    """Write docs/defaults.md, whose words are in defaults_report.md, with a place for each table; and summary.json."""
+def write() -> None:
+    """Write docs/defaults.md and docs/defaults/summary.json."""
+    PAGE.write_text(page(results(), results(PRESETS)))
+    SUMMARY.write_text(json.dumps(summary(results(), results(PRESETS)), indent=1) + "\n")
+
+
+def page(rows: Rows, of_presets: Rows) -> str:
+    """docs/defaults.md: the words of defaults_report.md, with a table in each place for one."""
     template = (Path(__file__).parent / "defaults_report.md").read_text()
-    environments, chosen = plan["environments"], plan["chosen"]
-    choose, judge = of_half(environments, "choose"), of_half(environments, "judge")
+    chosen, choose, judge = PLAN["chosen"], of_half("choose"), of_half("judge")
     parts = {
-        "split": split_table(environments),
-        "candidates": candidates_table(candidates),
+        "split": split_table(ENVIRONMENTS),
+        "candidates": candidates_table({name: values for name, (_, values) in candidates().items()}),
         "choosing": choosing_table(rows, choose),
         "rivals": rivals_table(rows, choose, chosen),
         "judging": scores_table(rows, judge, [chosen, OLD, SB3]),
         "verdict": verdict_table(rows, judge, chosen),
+        "verdict_in_words": verdict_in_words(rows, judge, chosen),
         "seconds": seconds_table(rows, judge, chosen),
-        "presets": presets_table(plan["presets"], of_presets),
+        "presets": presets_table(PLAN["presets"], of_presets),
+        "presets_in_words": presets_in_words(PLAN["presets"], of_presets),
     }
-    PAGE.write_text(template.format(chosen=chosen, **parts))
-    SUMMARY.write_text(json.dumps(summary(plan, rows, of_presets), indent=1) + "\n")
+    return template.format(chosen=chosen, **parts)
 
 
-def summary(plan: dict[str, Any], rows: Rows, of_presets: Rows) -> dict[str, Any]:
+def summary(rows: Rows, of_presets: Rows) -> dict[str, Any]:
     """The raw numbers: scores by half, candidate, environment and seed; probabilities with their intervals."""
-    environments, chosen = plan["environments"], plan["chosen"]
+    chosen = PLAN["chosen"]
     scores: dict[str, Any] = {}
     for row in rows:
-        part = scores.setdefault(environments[row["env"]]["half"], {}).setdefault(row["candidate"], {})
+        part = scores.setdefault(ENVIRONMENTS[row["env"]]["half"], {}).setdefault(row["candidate"], {})
         part.setdefault(row["env"], {})[str(row["seed"])] = row["score"]
-    judged = by_candidate(rows, of_half(environments, "judge"))
+    judged = by_candidate(rows, of_half("judge"))
     ours, verdicts = judged.get(chosen, {}), {}
     for other in (SB3, OLD):
         theirs = judged.get(other, {})
         per_env = {env: raw(against({env: ours[env]}, theirs)) for env in ours if env in theirs}
         verdicts[other] = {"all": raw(against(ours, theirs)), "per_env": per_env}
-    presets = {env: preset_verdict(of_presets, env, about) for env, about in plan["presets"].items()}
+    presets = {env: preset_verdict(of_presets, env, about) for env, about in PLAN["presets"].items()}
     return {
         "chosen": chosen,
-        "environments": environments,
+        "environments": ENVIRONMENTS,
         "scores": scores,
         "improvement_over": verdicts,
-        "seconds": seconds(rows, of_half(environments, "judge"), chosen),
+        "seconds": seconds(rows, of_half("judge"), chosen),
         "presets": {env: said for env, said in presets.items() if said},
     }
 
@@ -169,6 +172,26 @@ def verdict_table(rows: Rows, envs: list[str], chosen: str) -> str:
         ("**all that both were trained on**", *("-" if one is None else f"**{in_words(one)}**" for one in overall))
     )
     return lines(("probability that the chosen values are better", f"than {SB3}'s", "than the documents'"), *cells)
+
+
+def verdict_in_words(rows: Rows, envs: list[str], chosen: str) -> str:
+    """What the judging half says, in a sentence for each rival."""
+    scores, said = by_candidate(rows, envs), list[str]()
+    ours = scores.get(chosen, {})
+    for name, theirs in ((SB3, scores.get(SB3, {})), ("the documents' values", scores.get(OLD, {}))):
+        overall = against(ours, theirs)
+        if overall is None:
+            said.append(f"- Over {name}: not judged yet.")
+            continue
+        each = {env: against({env: ours[env]}, theirs) for env in ours if env in theirs}
+        worse = [f"`{env}`" for env, one in each.items() if one and (one.interval.high or 1) < 0.5]
+        fewest = min(min(len(ours[env]), len(theirs[env])) for env in each)
+        where = f"worse on {', '.join(worse)}" if worse else "on no environment is the interval wholly below 0.5"
+        said.append(
+            f"- **Over {name}: {in_words(overall)}** on {len(each)} of {len(envs)} environments, {fewest} seeds or "
+            f"more; {where}."
+        )
+    return "\n".join(said)
 
 
 def rivals_table(rows: Rows, envs: list[str], chosen: str) -> str:
@@ -265,6 +288,15 @@ def presets_table(presets: dict[str, Any], rows: Rows) -> str:
             )
         )
     return lines((*head, "better by score (p)", "by the other (p)"), *cells)
+
+
+def presets_in_words(presets: dict[str, Any], rows: Rows) -> str:
+    said = {env: preset_verdict(rows, env, about) for env, about in presets.items()}
+    better = [f"`{env}`" for env, one in said.items() if one and one["better"]]
+    others = [f"`{env}`" for env, one in said.items() if one and not one["better"]]
+    missing = [f"`{env}`" for env, one in said.items() if not one]
+    shown = f"Better than the defaults: {', '.join(better) or 'none'}. Not shown to be: {', '.join(others) or 'none'}."
+    return f"{shown} Not compared yet: {', '.join(missing)}." if missing else shown
 
 
 def at_the_end(run: dict[str, Any]) -> str:
