@@ -31,7 +31,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(
-            options.env, preset=False, out=f"{folder}/run", num_envs=8, rollout_length=128, workers=options.workers
+            options.env,
+            preset="documents",
+            out=f"{folder}/run",
+            num_envs=8,
+            rollout_length=128,
+            workers=options.workers,
         )
         with trainer:
             program = trainer.program

@@ -38,7 +38,7 @@ def proximo(env: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(
             env,
-            preset=False,
+            preset="documents",
             out=f"{folder}/run",
             total_timesteps=WARM_UP + STEPS["proximo"][env],
             eval_frequency=0,

@@ -41,9 +41,8 @@ SPACES = [
 
 
 def agent(action_space, **keywords):
-    return PPOAgent(
-        OBS, action_space, settings.build(settings.from_keywords({"hidden_sizes": [8], "seed": 1} | keywords))
-    )
+    plain = {"hidden_sizes": [8], "seed": 1, "normalize_observations": False, "normalize_rewards": False}
+    return PPOAgent(OBS, action_space, settings.build(settings.from_keywords(plain | keywords)))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)

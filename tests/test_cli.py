@@ -91,7 +91,7 @@ def test_verbose_block(tmp_path):
         (["train", "gymnax/CartPole-v1", "--seed", "-1"], "seed must be at least 0"),
         (["train", "gymnax/CartPole-v1", "--set", "ppo.clip_range=0.1"], "Proximo calls it ppo.clip_epsilon"),
         (["train", "gymnax/CartPole-v1", "--set", "ppo.gama=0.1"], "did you mean ppo.gamma"),
-        (["train", "gymnax/CartPole-v1", "--no-preset", "--set", "ppo.minibatch_size=100"], "does not divide the 1024"),
+        (["train", "gymnax/CartPole-v1", "--no-preset", "--set", "ppo.minibatch_size=100"], "does not divide the 2048"),
         (["train", "gymnax/CartPole-v1", "--config", "nowhere.yaml"], "Cannot read the configuration nowhere.yaml"),
         (["train", "gymnax/CartPole-v1", "--quiet", "--verbose"], "exclude each other"),
         (["train", "gymnax/CartPole-v1", "--preset", "document"], "no preset document; did you mean documents?"),

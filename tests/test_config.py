@@ -95,7 +95,7 @@ def test_minibatch_of_one_is_fine_otherwise(normalize):
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_epsilon", "entropy_coef"])
 def test_end_without_a_schedule_is_refused(name):
-    text = refusal(config_with(**{f"{name}_end": 0.001}))
+    text = refusal(config_with(**{f"{name}_end": 0.001, f"{name}_schedule": "constant"}))
     assert f"ppo.{name}_end=0.001" in text
     assert f"ppo.{name}_schedule=constant" in text
 

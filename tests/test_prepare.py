@@ -45,7 +45,8 @@ def rollout_of(reward, present=None, **changes):
 
 
 def behaviour_of(groups, agents, num_envs=2, own=None):
-    return make_behaviour(Policies(groups, NetworkConfig(), NormalizeConfig(), agents, own), num_envs)
+    plain = NormalizeConfig(observations=False, rewards=False)
+    return make_behaviour(Policies(groups, NetworkConfig(), plain, agents, own), num_envs)
 
 
 def hunt():

@@ -10,7 +10,7 @@ import pytest
 import probes
 from proximo import PPOAgent, PPOTrainer
 
-FAST = dict(
+FAST = probes.PLAIN | dict(
     num_envs=16,
     rollout_length=16,
     minibatch_size=64,

@@ -321,9 +321,9 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
 
 def test_sequences_must_divide_rollout_and_minibatch():
     with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64\."):
-        settings.build({"ppo.sequence_length": 3})
+        settings.build({"ppo.sequence_length": 3, "ppo.minibatch_size": 64})
     with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
-        settings.build({"ppo.sequence_length": 128})
+        settings.build({"ppo.sequence_length": 128, "ppo.minibatch_size": 64})
 
 
 def sizes(num_envs=8, rollout_length=128, minibatch_size="auto", sequence_length=None, memory="gru"):
@@ -340,7 +340,7 @@ def test_with_memory_a_minibatch_is_a_quarter_of_the_update():
     assert sizes(num_envs=3, rollout_length=10)[0] == 10  # 30 samples: a third, since four do not divide them
     assert sizes(num_envs=6, sequence_length=128)[0] == 256  # six sequences: three minibatches of two
     assert sizes(minibatch_size=64)[0] == 64
-    assert sizes(memory="none")[0] == 64
+    assert sizes(num_envs=32, memory="none")[0] == 256
 
 
 def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch():
@@ -404,7 +404,7 @@ def test_saved_agents_remember_alike(tmp_path, memory, torso):
 # Learning
 
 
-FAST = dict(
+FAST = probes.PLAIN | dict(
     num_envs=16,
     rollout_length=20,
     minibatch_size=160,
@@ -528,6 +528,7 @@ CARTPOLE = dict(
     entropy_coef=0.0,
     hidden_sizes=[64],
     normalize_observations=True,
+    normalize_rewards=False,
     eval_frequency=0,
     eval_episodes=50,
     total_timesteps=300_000,

@@ -76,9 +76,9 @@ def test_the_contracts_values_have_a_name(path, default):
     assert to_mapping(build(choose_preset("documents", "CartPole-v1")))[section][name] == default
 
 
-def test_minibatches_are_the_contracts_without_memory():
-    assert build().minibatch_size == 64
-    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 64
+def test_minibatches_without_memory_are_an_eighth_of_the_default_update():
+    assert (build().frames_per_batch, build().minibatch_size) == (2048, 256)
+    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 256
 
 
 @pytest.mark.parametrize("path", SETTINGS)
@@ -616,14 +616,14 @@ def test_frames_per_batch_sets_the_rollout_length():
     config = build(from_keywords(dict(frames_per_batch=512, num_envs=16)))
     assert config.ppo.rollout_length == 32
     assert config.frames_per_batch == 512
-    assert build({"ppo.rollout_length": 7}, from_mapping({"frames_per_batch": 128}, "it")).ppo.rollout_length == 16
+    assert build({"ppo.rollout_length": 7}, from_mapping({"frames_per_batch": 128}, "it")).ppo.rollout_length == 8
     assert build(assign("ppo.frames_per_batch=128"), {"env.num_envs": 2}).ppo.rollout_length == 64
     # A rollout length that is given later, by a flag over a file, counts.
-    assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 8}).ppo.rollout_length == 8
+    assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 9}).ppo.rollout_length == 9
 
 
 def test_frames_that_do_not_fit_are_refused():
-    assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100)))
+    assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100, num_envs=8)))
     assert "one of the two" in refusal(build, from_keywords(dict(frames_per_batch=64, rollout_length=8)))
     assert "at least 1" in refusal(from_keywords, dict(frames_per_batch=0))
 
@@ -636,7 +636,7 @@ def test_frames_that_do_not_fit_are_refused():
     ],
 )
 def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values):
-    config = build(values())
+    config = build({"env.num_envs": 8}, values())
     assert (config.ppo.rollout_length, config.ppo.minibatch_size) == (8, 32)
 
 

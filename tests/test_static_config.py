@@ -8,7 +8,6 @@ import pytest
 
 import proximo.compile
 from proximo import PPOTrainer, settings
-from proximo.config import Config
 from proximo.envs.groups import ONE
 from proximo.ppo.static_config import merge, split_static
 from proximo.train.program import train_step
@@ -146,7 +145,7 @@ def test_a_shape_holds_no_numbers_and_nothing_that_programs_do_not_read():
 
 
 def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it():
-    plain = Config()
+    plain = settings.build({"ppo.learning_rate_schedule": "constant"})
     longer = dataclasses.replace(plain, train=dataclasses.replace(plain.train, total_timesteps=5_000_000))
     assert split_static(plain)[0] == split_static(longer)[0]
     moving = [settings.build({"ppo.learning_rate_schedule": "linear"}, base=one) for one in (plain, longer)]

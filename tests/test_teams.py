@@ -43,6 +43,7 @@ from proximo.train.program import CompiledProgram, first_train_state, rollout, r
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
+QUICK |= probes.PLAIN
 
 
 def train(env, path, **keywords):

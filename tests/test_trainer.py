@@ -25,7 +25,7 @@ from proximo.policy.networks import Network
 from proximo.train.history import History
 from proximo.train.setup import resolve
 
-SMALL = dict(
+SMALL = probes.PLAIN | dict(
     num_envs=4,
     rollout_length=16,
     minibatch_size=32,

@@ -23,7 +23,7 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
-MINIBATCH = 64  # samples: the most that are taken where the size is left open, without memory
+MINIBATCH = 256  # samples: the most that are taken where the size is left open, without memory
 MINIBATCHES = 4  # of an update, with memory
 SEQUENCES = 4  # of a minibatch, with memory
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
@@ -57,7 +57,7 @@ class EnvConfig:
     """The environment and how many copies of it run side by side."""
 
     id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
-    num_envs: int = setting(8, "Environments stepped side by side.", at_least=1, at_most=MOST_ENVS)
+    num_envs: int = setting(16, "Environments stepped side by side.", at_least=1, at_most=MOST_ENVS)
     workers: Literal["auto"] | int = setting(
         "auto",
         "Processes that step host environments (EnvPool: threads); 0: this process; auto: as measured.",
@@ -106,8 +106,8 @@ class PPOConfig:
         at_least=1,
         at_most=MOST_SAMPLES,
     )
-    learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
-    learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
+    learning_rate: float = setting(1e-3, "Adam's step size (the actor's, with separate optimizers).", above=0)
+    learning_rate_schedule: RateSchedule = setting("linear", "How it changes; adaptive steers the KL to adaptive_kl.")
     learning_rate_end: float = setting(0.0, "Where a linear or cosine learning rate ends.", at_least=0)
     critic_learning_rate: float | None = setting(
         None, "The critic's own step size, with separate optimizers; null: learning_rate.", above=0
@@ -122,7 +122,7 @@ class PPOConfig:
         None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
     )
     entropy_coef: Literal["auto"] | float = setting(
-        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.01)
+        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.0)
     )
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
     entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
@@ -195,8 +195,8 @@ class NetworkConfig:
 class NormalizeConfig:
     """Running statistics; part of the policy, saved with it and frozen in evaluation."""
 
-    observations: bool = setting(False, "Standardise continuous observations.")
-    rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+    observations: bool = setting(True, "Standardise continuous observations.")
+    rewards: bool = setting(True, "Divide rewards by the running deviation of the discounted return.")
     clip_rewards: float | None = setting(
         None, "Learn from rewards clipped to plus or minus this (before dividing); reported returns are not.", above=0
     )

@@ -88,7 +88,7 @@ def train(
     resolved = settings.build(tuned, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
-    if which is True and not tuned and config is None:
+    if not isinstance(which, str) and not tuned and config is None:
         said.append(without_preset(trainer.config, CHANGED))
     for sentence in () if quiet else said:
         out.print(f"[dim]{safe(sentence)}[/dim]")
