@@ -21,8 +21,9 @@ from proximo.experiment import runner as runner_module
 from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.track import ExperimentFeeder
-from proximo.run import find_run
 from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.lock import take_lock
+from proximo.run_dir.read import find_run
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
 JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
@@ -143,7 +144,7 @@ def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path, monkeypatch)
         raise ValueError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner_module, "PPOTrainer", fails)
+        patch.setattr("proximo.experiment.single.PPOTrainer", fails)
         run_multiple_experiments(JAX, seeds=1, out=out, preset=False, progress=heard, **SHORT)
         with pytest.warns(UserWarning, match=r"seed0 failed: ValueError: not now"):
             summary = runner_module.carry_out(Plan.load(out), out)
@@ -228,7 +229,7 @@ def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
     out = tmp_path / "e"
     run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
     with (out / "experiment.json").open("rb") as file:
-        assert runner_module.take_lock(file)
+        assert take_lock(file)
         with pytest.raises(UserError, match="carried out by another process"):
             runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())
 

@@ -24,12 +24,11 @@ from proximo import PPOAgent, PPOTrainer, run_multiple_experiments, settings
 from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.run import read_config
 from proximo.run_dir.directory import RunDirectory
-from proximo.run_dir.read import best_of, list_runs
+from proximo.run_dir.read import NewRows, best_of, list_runs, read_config
 from proximo.tracking import tracker
 from proximo.tracking.facts import flat, safe_name
-from proximo.tracking.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
+from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
 from proximo.tracking.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
@@ -275,7 +274,7 @@ def test_fast_runs_send_few_rows(copy, seconds, updates):
 
 
 def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
-    monkeypatch.setattr("proximo.tracking.feed.MOST_BYTES", 10_000)
+    monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
     send, turns = MlflowRun.send, iter(range(1000))
 
     def failing(self, rows):
@@ -825,7 +824,7 @@ def test_a_log_frequency_that_is_given_is_kept_to():
 
 
 def test_rows_are_read_once_and_whole(tmp_path):
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     file.write_bytes(b'{"update": 1}\n{"upd')
     assert rows.read() == [{"update": 1}]
     assert rows.read() == []
@@ -836,7 +835,7 @@ def test_rows_are_read_once_and_whole(tmp_path):
 
 @pytest.mark.parametrize("made_again", [0, 1, 2, 3])
 def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
     file.write_bytes(first + old)
     assert [row["update"] for row in rows.read()] == [1, 2]
@@ -885,15 +884,16 @@ def test_runs_are_listed_in_every_state(untracked, tmp_path):
     store = RunDirectory.reopen(runs / "alive", 45)
     found = {run.path.name: run for run in list_runs(runs)}
     store.close()
-    assert {name: run.state for name, run in found.items()} == {
+    assert {name: run.status.state for name, run in found.items()} == {
         "whole": "complete",
         "cut": "stopped without an end",
         "interrupted": "interrupted",
         "alive": "running",
     }
-    assert found["interrupted"].returned == 1.5
-    assert found["whole"].returned == json.loads((untracked / "result.json").read_text())["final_eval"]["return_mean"]
-    assert {run.steps for run in found.values()} == {64 * 45}
+    assert found["interrupted"].status.episode_return == 1.5
+    whole = json.loads((untracked / "result.json").read_text())
+    assert found["whole"].status.episode_return == whole["final_eval"]["return_mean"]
+    assert {run.status.steps for run in found.values()} == {64 * 45}
     others = [run for run in found.values() if run.path.name in ("whole", "interrupted")]
     assert [run.path.name for run in best_of(others, ENV)] == ["whole"]
     with pytest.raises(UserError, match="No run of Nowhere"):

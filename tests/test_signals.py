@@ -20,7 +20,8 @@ from killed import assert_same_run, lines
 from proximo import PPOTrainer
 from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress
-from proximo.experiment.runner import carry_out, is_complete
+from proximo.experiment.runner import carry_out
+from proximo.run_dir.read import is_complete
 from proximo.train import checkpoint
 from proximo.train.interrupt import Interrupt
 from test_faults import running, wait_until

@@ -317,12 +317,6 @@ def from_file(path: Path) -> Values:
     return from_mapping({} if mapping is None else mapping, str(path))
 
 
-def read_run(run: Path) -> Config:
-    """The settings in the folder of a run, which may be a stranger's."""
-    mapping = read_yaml(run / "config.yaml", inside=True)
-    return build(from_mapping({} if mapping is None else mapping, str(run / "config.yaml")))
-
-
 def from_assignments(assignments: list[str]) -> Values:
     """The values of `section.key=value` texts; each value is YAML (`null`, `[64, 64]`, `3e-4`)."""
     values: Values = {}

@@ -9,7 +9,6 @@ import typer
 
 from proximo.cli.common import app, out
 from proximo.display.printing import safe
-from proximo.errors import UserError
 
 
 @app.command("runs")
@@ -45,17 +44,13 @@ def sync_command(
     """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
-    from proximo.run import find_run, read_config
     from proximo.run_dir.directory import RUNS
-    from proximo.run_dir.files import check_inside
+    from proximo.run_dir.read import check_folder, find_run, read_config
     from proximo.tracking.feed import sync
 
     experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
     if experiment is not None:
-        try:
-            check_inside(experiment)
-        except OSError as error:
-            raise UserError(f"{experiment} cannot be used: {error.strerror}.") from None
+        check_folder(experiment)
         sent = sync_experiment(experiment, mlflow)
         out.print(f"{safe(sent.shown_uri)} has everything of {safe(str(experiment))}: {sent.sent:,} runs.")
         return

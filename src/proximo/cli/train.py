@@ -128,7 +128,7 @@ def resume(
     verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
-    from proximo.run import find_run
+    from proximo.run_dir.read import find_run
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
@@ -167,8 +167,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Film one episode, as MP4 and GIF.")] = False,
 ) -> None:
-    from proximo.run import default_policy, find_run, read_config
     from proximo.run_dir.files import to_json
+    from proximo.run_dir.read import default_policy, find_run, read_config
 
     num_episodes = flag("--episodes", "eval.episodes", episodes)
     path = find_run(run)
@@ -180,7 +180,7 @@ def evaluate(
         from proximo.policy.behaviour import Learners, actors
         from proximo.rollout.evaluate import make_evaluator
         from proximo.rollout.video import render_video
-        from proximo.run import open_run
+        from proximo.train.load import open_run
 
         agents, source = open_run(path, config, which)
         videos: list[str] = []

@@ -17,7 +17,7 @@ from proximo.errors import UserError
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.processes import leave_signals
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
-from proximo.run_dir.read import COMPLETE, is_running
+from proximo.run_dir.read import is_complete
 from proximo.tracking import embedded
 from proximo.tracking.facts import safe_name
 from proximo.tracking.feed import NICENESS, Feeder, alone, keep_feeding, say
@@ -81,7 +81,7 @@ class ExperimentFeeder:
                 self._done.add(run.folder)
                 self._tell(sent=self.sent)
         summary = _read(self.out / "summary.json")
-        whole = all(_ended(self.out / run.folder) for run in self.plan.runs)
+        whole = all(is_complete(self.out / run.folder) for run in self.plan.runs)
         for trial, run_id in self._groups.items():
             for name, value in numbers(summary, trial).items():
                 self._client.log_metric(run_id, name, value)
@@ -95,7 +95,7 @@ class ExperimentFeeder:
         if run.folder in self._done or not (path / "config.yaml").is_file() or not (path / "metrics.jsonl").is_file():
             return
         feeder = self._feeder(run)
-        if _ended(path):
+        if is_complete(path):
             feeder.finish()
             self._done.add(run.folder)
             self._feeders.pop(run.folder)
@@ -167,12 +167,6 @@ def sync(out: Path, uri: str | None = None) -> ExperimentFeeder:
         except Exception as error:
             raise UserError(f"MLflow at {feeder.shown_uri} does not take {out}: {in_words(error)}.") from error
     return feeder
-
-
-def _ended(path: Path) -> bool:
-    """Whether the run has come to its end, and its process has let go of it: from then on nothing is added."""
-    complete = _read(path / "result.json").get("stop_reason") in COMPLETE
-    return complete and not is_running(path / "metrics.jsonl")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ it goes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -22,44 +21,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.processes import leave_signals
-from proximo.run_dir.files import open_inside, read_json
+from proximo.run_dir.lock import take_lock
+from proximo.run_dir.read import NewRows, read_config, read_result
 from proximo.tracking.mlflow import MlflowRun, Record, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
-MOST_BYTES = 1_000_000
 AUTO_EVERY = 10
 """Updates between two that are sent, at the least, unless the settings say it."""
 NEEDED = ("update", "step", "time/elapsed")
 """What each row that is sent must have."""
 NICENESS = 10  # and no more: at the end of a run somebody waits
-
-
-class Rows:
-    """The rows of `metrics.jsonl`, as they are added; each is read once."""
-
-    def __init__(self, path: Path):
-        self._path = path / "metrics.jsonl"
-        self._offset, self._line = 0, b""  # how far it was read, and the line before
-
-    def read(self) -> list[Record]:
-        """The next whole rows, not too many at once; none when there are none yet."""
-        with open_inside(self._path) as file:
-            file.seek(self._offset - len(self._line))
-            if file.read(len(self._line)) != self._line:
-                self._offset, self._line = 0, b""  # cut back, by a resume: what MLflow has is not sent again
-                file.seek(0)
-            text = file.read(MOST_BYTES)
-        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-        self._offset += sum(map(len, lines))
-        self._line = lines[-1] if lines else self._line
-        return [json.loads(line) for line in lines]
 
 
 def period(elapsed: float) -> int:
@@ -102,7 +79,7 @@ class Feeder:
         self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
     ):
         self.run = MlflowRun(path, config, uri, tags)
-        self._path, self._rows = path, Rows(path)
+        self._path, self._rows = path, NewRows(path)
         every = config.track.log_frequency
         self._choice = Choice(AUTO_EVERY) if every == "auto" else Choice(every, thinned=False)
         self._connected = False
@@ -138,10 +115,7 @@ class Feeder:
     def finish(self) -> None:
         """Send everything that is left, and how the run ended."""
         self.feed(live=False)
-        try:
-            result = read_json(self._path / "result.json")
-        except FileNotFoundError:
-            result = None
+        result = read_result(self._path)
         try:
             if result is not None:
                 self.run.send(self._last)
@@ -158,16 +132,8 @@ def alone(path: Path, wait: bool) -> Iterator[None]:
     """While this lasts, nobody else feeds MLflow from this run."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        while True:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not wait:
-                    raise UserError(f"{path} is being sent to MLflow by its own training already.") from None
-                time.sleep(0.2)
-            except OSError:  # a file system without locks
-                break
+        if not take_lock(folder, patience=math.inf if wait else 0.0):
+            raise UserError(f"{path} is being sent to MLflow by its own training already.")
         yield
     finally:
         os.close(folder)
@@ -239,7 +205,7 @@ def main() -> None:
     leave_signals()  # meant for the trainer, which will say so
     os.nice(NICENESS)
     sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
-    config = settings.read_run(path)
+    config = read_config(path)
     feeder = Feeder(path, config)
     say(uri=feeder.run.shown_uri)
     with alone(path, wait=True):

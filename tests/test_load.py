@@ -14,8 +14,9 @@ import pytest
 from proximo import PPOTrainer, cli
 from proximo.errors import UserError
 from proximo.rollout import evaluate
-from proximo.run import default_policy, find_run, load_policy
+from proximo.run_dir.read import default_policy, find_run
 from proximo.train.checkpoint import steps
+from proximo.train.load import load_policy
 
 SMALL = dict(num_envs=2, rollout_length=8, minibatch_size=8, hidden_sizes=[8], total_timesteps=32, epochs_per_update=1)
 
