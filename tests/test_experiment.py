@@ -495,7 +495,7 @@ def test_mlflow_has_the_pictures_of_every_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PROXIMO_MLFLOW", raising=False)
-    monkeypatch.setattr("proximo.tracking.tracker.PATIENCE", 60.0)
+    monkeypatch.setattr("proximo.tracking.process.PATIENCE", 60.0)
     heard = Heard()
     run_multiple_experiments(JAX, seeds=3, out=tmp_path / "e", preset=False, progress=heard, **SHORT)
     assert heard.notes == []

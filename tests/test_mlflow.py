@@ -26,10 +26,11 @@ from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.read import NewRows, best_of, list_runs, read_config
-from proximo.tracking import tracker
+from proximo.tracking import process
 from proximo.tracking.facts import flat, safe_name
 from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
-from proximo.tracking.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
+from proximo.tracking.mlflow import MAX_METRICS, MlflowTracker, batches
+from proximo.tracking.tracker import in_words, is_unreached
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -105,9 +106,9 @@ def tracked(tmp_path_factory):
     """A run that was tracked as users' are, from a process of its own."""
     path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(tracker.SWITCH, "1")
+        patch.setenv(process.SWITCH, "1")
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
-        patch.setattr(tracker, "PATIENCE", 60.0)
+        patch.setattr(process, "PATIENCE", 60.0)
         assert train(path) == []
     return path
 
@@ -150,9 +151,9 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
 
 @pytest.mark.slow
 def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     notes: list[str] = []
-    one = tracker.make_tracker(read_config(copy), copy, notes.append)
+    one = process.make_tracker(read_config(copy), copy, notes.append)
 
     def wait_for(update, seconds):
         until = time.monotonic() + seconds
@@ -275,7 +276,7 @@ def test_fast_runs_send_few_rows(copy, seconds, updates):
 
 def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
     monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
-    send, turns = MlflowRun.send, iter(range(1000))
+    send, turns = MlflowTracker.rows, iter(range(1000))
 
     def failing(self, rows):
         turn = next(turns) % 4
@@ -285,8 +286,9 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkey
         if turn == 3:
             raise ConnectionError("before it was answered")
 
-    monkeypatch.setattr(MlflowRun, "send", failing)
-    feeder, failures = Feeder(copy, read_config(copy)), 0
+    monkeypatch.setattr(MlflowTracker, "rows", failing)
+    config, failures = read_config(copy), 0
+    feeder = Feeder(MlflowTracker(copy, config), copy, config)
     while True:
         try:
             feeder.finish()
@@ -485,7 +487,7 @@ def test_a_new_database_knows_only_its_own_folder(copy, tmp_path, monkeypatch):
 def heard_of(*lines):
     """What the trainer says when the feeding process says this."""
     notes: list[str] = []
-    one = tracker.Tracker(Path("runs/run"), notes.append)
+    one = process.TrackerProcess(Path("runs/run"), notes.append)
     one._listen([json.dumps(line).encode() for line in ({"uri": "sqlite:///x.db"}, *lines)])
     return notes
 
@@ -539,7 +541,7 @@ def test_python_users_are_warned(tmp_path, monkeypatch):
 
     def troubled(config, path, note):
         note("MLflow lacks this run.")
-        return tracker.NoTracker()
+        return process.NoTracker()
 
     monkeypatch.setattr("proximo.train.trainer.make_tracker", troubled)
     monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
@@ -555,7 +557,7 @@ def test_python_users_are_warned(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []
     assert [file.name for file in (tmp_path / "runs").iterdir()] == ["run"]
     assert not (tmp_path / "runs" / "run" / "mlflow.json").exists()
@@ -564,16 +566,16 @@ def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("switch", "wanted", "kind"),
     [
-        *((None, True, tracker.Tracker), ("1", True, tracker.Tracker)),
-        *(("0", True, tracker.NoTracker), ("off", True, tracker.NoTracker), ("1", False, tracker.NoTracker)),
+        *((None, True, process.TrackerProcess), ("1", True, process.TrackerProcess)),
+        *(("0", True, process.NoTracker), ("off", True, process.NoTracker), ("1", False, process.NoTracker)),
     ],
 )
 def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkeypatch):
-    monkeypatch.delenv(tracker.SWITCH)
+    monkeypatch.delenv(process.SWITCH)
     if switch is not None:
-        monkeypatch.setenv(tracker.SWITCH, switch)
+        monkeypatch.setenv(process.SWITCH, switch)
     config = settings.build(settings.from_keywords({"enable_mlflow": wanted}))
-    assert type(tracker.make_tracker(config, tmp_path, print)) is kind
+    assert type(process.make_tracker(config, tmp_path, print)) is kind
 
 
 # The registry
@@ -656,8 +658,8 @@ def wait_for_rows(path):
 
 @pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
-    monkeypatch.setattr(tracker, "PATIENCE", 60.0)
+    monkeypatch.setenv(process.SWITCH, "1")
+    monkeypatch.setattr(process, "PATIENCE", 60.0)
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     server.__enter__()
 
@@ -685,7 +687,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
 
 @pytest.mark.slow
 def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
     assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
@@ -705,7 +707,7 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path
 
 @pytest.mark.slow
 def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         uri = f"http://127.0.0.1:{hanging.getsockname()[1]}"

@@ -52,11 +52,11 @@ def sync_command(
     if experiment is not None:
         check_folder(experiment)
         sent = sync_experiment(experiment, mlflow)
-        out.print(f"{safe(sent.shown_uri)} has everything of {safe(str(experiment))}: {sent.sent:,} runs.")
+        out.print(f"{safe(sent.address)} has everything of {safe(str(experiment))}: {sent.sent:,} runs.")
         return
     path = find_run(run)
     done = sync(path, read_config(path), mlflow)
-    out.print(f"{safe(done.shown_uri)} has everything of {safe(str(path))}: updates up to {done.last_update:,}.")
+    out.print(f"{safe(done.address)} has everything of {safe(str(path))}: updates up to {done.sent:,}.")
 
 
 @app.command("ui")

@@ -1,6 +1,8 @@
-"""From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
+"""From `metrics.jsonl` to a tracker, in a process of its own: training shares no interpreter with it, and never waits.
 
-    python -m proximo.tracking.feed RUN
+    python -m proximo.tracking.feed RUN TRACKER
+
+TRACKER is the dotted path of a class (see `tracker.py`).
 
 Lines on the standard input say when training ends, and when the run does; lines of JSON on the standard output say how
 it goes.
@@ -12,13 +14,13 @@ import contextlib
 import json
 import math
 import os
+import pkgutil
 import select
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from proximo.config import Config
@@ -26,7 +28,8 @@ from proximo.errors import UserError
 from proximo.processes import leave_signals
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import NewRows, read_config, read_result
-from proximo.tracking.mlflow import MlflowRun, Record, in_words, is_unreached
+from proximo.tracking.mlflow import MlflowTracker
+from proximo.tracking.tracker import Record, Tracker, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
@@ -46,8 +49,8 @@ def period(elapsed: float) -> int:
 
 
 class Choice:
-    """What MLflow gets of the rows: the first of all, every so many updates, and every evaluation. Where rows are to be
-    `thinned`, only the first such update and the first evaluation in each period of training.
+    """What a tracker gets of the rows: the first of all, every so many updates, and every evaluation. Where rows are to
+    be `thinned`, only the first such update and the first evaluation in each period of training.
 
     It is asked about all rows, in their order. The rows alone decide: however they are read, the same is due.
     """
@@ -73,33 +76,35 @@ class Choice:
 
 
 class Feeder:
-    """Sends what is due of the run in `path`. What fails raises, and is done again by the next call."""
+    """Sends a tracker what is due of the run in `path`. What fails raises, and is done again by the next call."""
 
-    def __init__(
-        self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
-    ):
-        self.run = MlflowRun(path, config, uri, tags)
+    def __init__(self, tracker: Tracker, path: Path, config: Config):
+        self.tracker = tracker
         self._path, self._rows = path, NewRows(path)
         every = config.track.log_frequency
         self._choice = Choice(AUTO_EVERY) if every == "auto" else Choice(every, thinned=False)
-        self._connected = False
+        self._opened = False
         self._waiting: list[Record] = []
         self._last: list[Record] = []  # the last row: that is sent at the end, due or not
         self._files_at = time.monotonic()
 
     @property
+    def address(self) -> str:
+        return self.tracker.address
+
+    @property
     def sent(self) -> int:
-        """The last update that MLflow has."""
-        return self.run.last_update
+        """The last update that the tracker has."""
+        return self.tracker.last_update
 
     def feed(self, live: bool = True) -> None:
         """Send the rows that are due, and now and then the files."""
         try:
-            if not self._connected:
-                self.run.connect(live)
-                self._connected = True
+            if not self._opened:
+                self.tracker.open(live)
+                self._opened = True
             while True:
-                self.run.send(self._waiting)
+                self.tracker.rows(self._waiting)
                 rows = self._rows.read()
                 self._waiting = [due for row in rows if (due := self._choice.due(row))]
                 if not rows:
@@ -107,9 +112,9 @@ class Feeder:
                 self._last = rows[-1:]
             if time.monotonic() - self._files_at >= FILES_PAUSE:
                 self._files_at = time.monotonic()
-                self.run.send_files()
+                self.tracker.files(final=False)
         except BaseException:
-            self._connected = False
+            self._opened = False
             raise
 
     def finish(self) -> None:
@@ -118,18 +123,17 @@ class Feeder:
         result = read_result(self._path)
         try:
             if result is not None:
-                self.run.send(self._last)
-            self.run.send_files()
-            self.run.send_checkpoints()
-            self.run.end(result)
+                self.tracker.rows(self._last)
+            self.tracker.files(final=True)
+            self.tracker.close(result)
         except BaseException:
-            self._connected = False
+            self._opened = False
             raise
 
 
 @contextlib.contextmanager
 def alone(path: Path, wait: bool) -> Iterator[None]:
-    """While this lasts, nobody else feeds MLflow from this run."""
+    """While this lasts, nobody else feeds a tracker from this run."""
     folder = os.open(path, os.O_RDONLY)
     try:
         if not take_lock(folder, patience=math.inf if wait else 0.0):
@@ -139,16 +143,21 @@ def alone(path: Path, wait: bool) -> Iterator[None]:
         os.close(folder)
 
 
-def sync(path: Path, config: Config, uri: str | None = None) -> MlflowRun:
+def sync(path: Path, config: Config, uri: str | None = None) -> Feeder:
     """Send everything of a run that MLflow does not have yet."""
-    feeder = Feeder(path, config, uri)
+    feeder = Feeder(MlflowTracker(path, config, uri), path, config)
+    send_everything(feeder, path)
+    return feeder
+
+
+def send_everything(feeder: Sender, path: Path) -> None:
+    """Send what is left of the run or the experiment in `path`; a sentence where that fails."""
     with alone(path, wait=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what MLflow uses that is deprecated is no concern of the user's
         try:
             feeder.finish()
         except Exception as error:
-            raise UserError(f"MLflow at {feeder.run.shown_uri} does not take {path}: {in_words(error)}.") from error
-    return feeder.run
+            raise UserError(f"MLflow at {feeder.address} does not take {path}: {in_words(error)}.") from error
 
 
 def say(**facts: Any) -> None:
@@ -166,6 +175,9 @@ def told(seconds: float) -> bytes | None:
 
 class Sender(Protocol):
     """What is fed from: a run, or an experiment. What fails raises, and is done again by the next call."""
+
+    @property
+    def address(self) -> str: ...
 
     @property
     def sent(self) -> int: ...
@@ -200,16 +212,25 @@ def keep_feeding(feeder: Sender) -> None:
                 say(trouble=in_words(error), reached=not is_unreached(error), sent=feeder.sent)
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
+def serve(path: Path, make: Callable[[], Sender]) -> None:
+    """The life of a process that feeds from `path`: started by the one that trains, and ended by it."""
     leave_signals()  # meant for the trainer, which will say so
     os.nice(NICENESS)
-    sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
-    config = read_config(path)
-    feeder = Feeder(path, config)
-    say(uri=feeder.run.shown_uri)
+    sys.stdout = sys.stderr  # what trackers print is not for the trainer
+    feeder = make()
+    say(uri=feeder.address)
     with alone(path, wait=True):
         keep_feeding(feeder)
+
+
+def main() -> None:
+    path, name = Path(sys.argv[1]), sys.argv[2]
+
+    def make() -> Sender:
+        config = read_config(path)
+        return Feeder(pkgutil.resolve_name(name)(path, config), path, config)
+
+    serve(path, make)
 
 
 if __name__ == "__main__":
