@@ -78,7 +78,7 @@ def test_the_table(run, proximo):
     assert first == (f"The policy final of {run} on CartPole-v1: 5 episodes, seed 3, always the most likely action.")
     assert titles.split() == ["mean", "std", "min", "max", "95", "%", "interval"]
     assert [row.split()[0] for row in rows] == ["return", "length", "success"]
-    assert meant.endswith("any that terminates (track.success_return sets a return).")
+    assert meant.endswith("if it terminates (track.success_return sets a return instead).")
 
 
 def test_json_repeats_the_final_evaluation_of_training(run, proximo):

@@ -494,11 +494,11 @@ def heard_of(*lines):
 
 def test_trouble_is_called_by_its_name(monkeypatch):
     assert heard_of({"trouble": "connection refused", "reached": False, "sent": 0}) == [
-        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training goes on; what is missing is sent "
-        "when it can be, or by `proximo sync runs/run`."
+        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training continues; what is missing is "
+        "sent when it can be, or by `proximo sync runs/run`."
     ]
     assert heard_of({"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 3}) == [
-        "MLflow at sqlite:///x.db does not take everything: Invalid model name ('a.b'). Training goes on; "
+        "MLflow at sqlite:///x.db refused some data: Invalid model name ('a.b'). Training continues; "
         "`proximo sync runs/run` tries again."
     ]
     said = []
@@ -691,7 +691,7 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
     assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
-    assert said[1:] == [f"MLflow lacks this run (connection refused); `proximo sync {path}` sends it."]
+    assert said[1:] == [f"MLflow is missing this run (connection refused); `proximo sync {path}` sends it."]
     with pytest.raises(UserError, match=r"does not take .*: connection refused"):
         sync(path, read_config(path))
     with server:
@@ -727,7 +727,7 @@ def test_commands(copy, monkeypatch):
     monkeypatch.chdir(copy.parent.parent)
     done = CliRunner().invoke(app, ["sync", "run"])
     assert done.exit_code == 0, done.output
-    assert "has everything of runs/run: updates up to 45." in " ".join(done.output.split())
+    assert "has everything of runs/run, up to update 45." in " ".join(done.output.split())
     assert_complete(copy)
     listed = json.loads(CliRunner().invoke(app, ["runs", "--json", "--best", ENV]).output)
     assert [(run["run"], run["env"], run["state"]) for run in listed] == [("runs/run", ENV, "complete")]
@@ -738,7 +738,7 @@ def test_commands(copy, monkeypatch):
 def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     both = CliRunner().invoke(app, ["train", ENV, "--mlflow", "http://host", "--no-mlflow"])
-    assert "exclude each other" in str(both.exception)
+    assert "cannot be used together" in str(both.exception)
     assert "There is no runs/mlflow.db yet" in str(CliRunner().invoke(app, ["ui"]).exception)
     assert "There are no runs" in CliRunner().invoke(app, ["runs"]).output
 

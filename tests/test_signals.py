@@ -304,7 +304,7 @@ def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind, fold
     said, errors = process.communicate(timeout=100)
     assert process.returncode == 0, said + errors
     if kind == "workers":
-        assert "Threads that did not end were left behind: endless" in errors
+        assert "These threads did not end, and were abandoned: endless" in errors
     assert wait_until(lambda: not family(folder / "mark"), 15)
 
 

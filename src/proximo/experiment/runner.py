@@ -111,7 +111,7 @@ def carry_out(
     check_folder(out)
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
-            raise UserError(f"The experiment in {out} is being carried out by another process.")
+            raise UserError(f"The experiment in {out} is already running in another process.")
         return _carry_out(plan, out, jobs, progress, env, own, cores)
 
 

@@ -29,7 +29,7 @@ class ExperimentProcess(TrackerProcess):
     command = ("proximo.experiment.track",)
 
     def _lack(self, sent: int) -> str:
-        return f"some of this experiment (it has {sent:,} runs)" if sent else "this experiment"
+        return f"part of this experiment (it has {sent:,} runs)" if sent else "this experiment"
 
 
 def make_tracker(plan: Plan, out: Path, note: Callable[[str], None]) -> NoTracker:

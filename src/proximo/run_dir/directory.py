@@ -60,7 +60,7 @@ class RunDirectory:
         """Take a new or empty folder; one in which a run was only just beginning counts as empty."""
         self.path = path
         if path.exists() and (not path.is_dir() or any(_foreign(file) for file in path.iterdir())):
-            raise UserError(f"{shown(path)} already holds something; give --out a new or empty folder.")
+            raise UserError(f"{shown(path)} is not an empty folder; give --out a new or an empty one.")
         self._take()
 
     @classmethod
@@ -72,7 +72,7 @@ class RunDirectory:
         end = _end_of_row(store._metrics.fileno(), num_rows)
         if end is None:
             store.close()
-            raise UserError(f"{shown(path / METRICS)} has lost rows: {num_rows:,} updates were made before.")
+            raise UserError(f"{shown(path / METRICS)} has lost rows: the run had made {num_rows:,} updates.")
         store._end, store.num_rows = end, num_rows
         return store
 
@@ -123,7 +123,7 @@ class RunDirectory:
             raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
         if not take_lock(self._metrics, patience=READERS_SECONDS):
             self.close()
-            raise UserError(f"{shown(self.path)} is being trained by another process; wait for it, or stop it.")
+            raise UserError(f"{shown(self.path)} is being trained by another process; wait for it or stop it.")
         try:
             check_inside(self.path)
         except OSError as error:

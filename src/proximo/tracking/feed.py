@@ -137,7 +137,7 @@ def alone(path: Path, wait: bool) -> Iterator[None]:
     folder = os.open(path, os.O_RDONLY)
     try:
         if not take_lock(folder, patience=math.inf if wait else 0.0):
-            raise UserError(f"{path} is being sent to MLflow by its own training already.")
+            raise UserError(f"{path} is already being sent to MLflow by its own training.")
         yield
     finally:
         os.close(folder)
@@ -157,7 +157,7 @@ def send_everything(feeder: Sender, path: Path) -> None:
         try:
             feeder.finish()
         except Exception as error:
-            raise UserError(f"MLflow at {feeder.address} does not take {path}: {in_words(error)}.") from error
+            raise UserError(f"MLflow at {feeder.address} did not accept {path}: {in_words(error)}.") from error
 
 
 def say(**facts: Any) -> None:

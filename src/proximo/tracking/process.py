@@ -66,7 +66,7 @@ class TrackerProcess(NoTracker):
                     env=os.environ | self._variables,
                 )
         except OSError as error:
-            self._note(f"{self.title} lacks {self._lack(0)} ({error.strerror}); {self._remedy}")
+            self._note(f"{self.title} is missing {self._lack(0)} ({error.strerror}); {self._remedy}")
             return
         self._listener = threading.Thread(target=self._listen, args=[self._process.stdout], daemon=True)
         self._listener.start()
@@ -97,8 +97,8 @@ class TrackerProcess(NoTracker):
             process.stdout.close()
         if not self._done:
             why = f" ({self._trouble})" if self._trouble else ""
-            lack = "something" if self._trouble and self._reached else self._lack(self._sent)
-            self._note(f"{self.title} lacks {lack}{why}; {self._remedy}")
+            lack = "some data" if self._trouble and self._reached else self._lack(self._sent)
+            self._note(f"{self.title} is missing {lack}{why}; {self._remedy}")
         elif self._troubled:
             self._note(f"{self.title} has everything now.")
 
@@ -110,7 +110,7 @@ class TrackerProcess(NoTracker):
 
     def _lack(self, sent: int) -> str:
         """What the tracker does not have, in words."""
-        return f"what came after update {sent:,} of this run" if sent else "this run"
+        return f"everything after update {sent:,} of this run" if sent else "this run"
 
     @property
     def _patience(self) -> float:
@@ -136,11 +136,11 @@ class TrackerProcess(NoTracker):
     def _complaint(self) -> str:
         if self._reached:
             return (
-                f"{self.title} at {self._uri} does not take everything: {self._trouble.rstrip('.')}. Training goes on; "
+                f"{self.title} at {self._uri} refused some data: {self._trouble.rstrip('.')}. Training continues; "
                 f"`proximo sync {shown(self._path)}` tries again."
             )
         return (
-            f"{self.title} at {self._uri} cannot be reached ({self._trouble}). Training goes on; what is missing is "
+            f"{self.title} at {self._uri} cannot be reached ({self._trouble}). Training continues; what is missing is "
             f"sent when it can be, or by `proximo sync {shown(self._path)}`."
         )
 
