@@ -32,7 +32,7 @@ import psutil
 
 from proximo import PPOTrainer, settings
 from proximo.tracking.feed import NICENESS
-from proximo.tracking.mlflow import MlflowRun
+from proximo.tracking.mlflow import MlflowTracker
 
 os.environ.pop("PROXIMO_MLFLOW", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
@@ -77,11 +77,11 @@ def send_without_pause(path: Path, uri: str) -> None:
     """Send the rows of a run to an MLflow, again and again, under new numbers."""
     os.nice(NICENESS)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    run = MlflowRun(path, settings.build(settings.from_file(path / "config.yaml")), uri)
-    run.connect(live=True)
+    run = MlflowTracker(path, settings.build(settings.from_file(path / "config.yaml")), uri)
+    run.open(live=True)
     print("ready", flush=True)
     for number in itertools.count(1):
-        run.send([row | {"update": number * ROWS + i} for i, row in enumerate(rows[-ROWS:])])
+        run.rows([row | {"update": number * ROWS + i} for i, row in enumerate(rows[-ROWS:])])
 
 
 class Switch:

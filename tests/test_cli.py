@@ -84,7 +84,7 @@ def test_verbose_block(tmp_path):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["train"], "Say what to train on"),
+        (["train"], "Name an environment to train on"),
         (["train", "gymnax/CartPol-v1"], "did you mean gymnax/CartPole-v1"),
         (["train", "CartPole"], "did you mean CartPole-v1"),
         (["train", "gymnax/CartPole-v1", "--steps", "many"], "must be a whole number, not 'many'"),
@@ -93,15 +93,18 @@ def test_verbose_block(tmp_path):
         (["train", "gymnax/CartPole-v1", "--set", "ppo.gama=0.1"], "did you mean ppo.gamma"),
         (["train", "gymnax/CartPole-v1", "--no-preset", "--set", "ppo.minibatch_size=100"], "does not divide the 2048"),
         (["train", "gymnax/CartPole-v1", "--config", "nowhere.yaml"], "Cannot read the configuration nowhere.yaml"),
-        (["train", "gymnax/CartPole-v1", "--quiet", "--verbose"], "exclude each other"),
+        (["train", "gymnax/CartPole-v1", "--quiet", "--verbose"], "cannot be used together"),
         (["train", "gymnax/CartPole-v1", "--preset", "document"], "no preset document; did you mean documents?"),
-        (["train", "gymnax/CartPole-v1", "--preset", "documents", "--no-preset"], "--preset and --no-preset exclude"),
+        (
+            ["train", "gymnax/CartPole-v1", "--preset", "documents", "--no-preset"],
+            "--no-preset cannot be used together",
+        ),
         (["experiment", "gymnax/CartPole-v1", "--preset", "document"], "no preset document; did you mean documents?"),
         (["envs", "nothing-like-it"], "No installed environment"),
         (["settings", "nothing-like-it"], "No setting mentions"),
         (["resume", "nowhere"], "There is no run nowhere"),
         (["resume", "nowhere", "--steps", "0"], "--steps must be at least 1, not"),
-        (["resume", "nowhere", "--quiet", "--verbose"], "exclude each other"),
+        (["resume", "nowhere", "--quiet", "--verbose"], "cannot be used together"),
         (["evaluate", "nowhere"], "There is no run nowhere"),
     ],
 )

@@ -24,13 +24,13 @@ from proximo import PPOAgent, PPOTrainer, run_multiple_experiments, settings
 from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.run import read_config
 from proximo.run_dir.directory import RunDirectory
-from proximo.run_dir.read import best_of, list_runs
-from proximo.tracking import tracker
+from proximo.run_dir.read import NewRows, best_of, list_runs, read_config
+from proximo.tracking import process
 from proximo.tracking.facts import flat, safe_name
-from proximo.tracking.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
-from proximo.tracking.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
+from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
+from proximo.tracking.mlflow import MAX_METRICS, MlflowTracker, batches
+from proximo.tracking.tracker import in_words, is_unreached
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -106,9 +106,9 @@ def tracked(tmp_path_factory):
     """A run that was tracked as users' are, from a process of its own."""
     path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(tracker.SWITCH, "1")
+        patch.setenv(process.SWITCH, "1")
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
-        patch.setattr(tracker, "PATIENCE", 60.0)
+        patch.setattr(process, "PATIENCE", 60.0)
         assert train(path) == []
     return path
 
@@ -151,9 +151,9 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
 
 @pytest.mark.slow
 def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     notes: list[str] = []
-    one = tracker.make_tracker(read_config(copy), copy, notes.append)
+    one = process.make_tracker(read_config(copy), copy, notes.append)
 
     def wait_for(update, seconds):
         until = time.monotonic() + seconds
@@ -275,8 +275,8 @@ def test_fast_runs_send_few_rows(copy, seconds, updates):
 
 
 def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
-    monkeypatch.setattr("proximo.tracking.feed.MOST_BYTES", 10_000)
-    send, turns = MlflowRun.send, iter(range(1000))
+    monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
+    send, turns = MlflowTracker.rows, iter(range(1000))
 
     def failing(self, rows):
         turn = next(turns) % 4
@@ -286,8 +286,9 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkey
         if turn == 3:
             raise ConnectionError("before it was answered")
 
-    monkeypatch.setattr(MlflowRun, "send", failing)
-    feeder, failures = Feeder(copy, read_config(copy)), 0
+    monkeypatch.setattr(MlflowTracker, "rows", failing)
+    config, failures = read_config(copy), 0
+    feeder = Feeder(MlflowTracker(copy, config), copy, config)
     while True:
         try:
             feeder.finish()
@@ -486,18 +487,18 @@ def test_a_new_database_knows_only_its_own_folder(copy, tmp_path, monkeypatch):
 def heard_of(*lines):
     """What the trainer says when the feeding process says this."""
     notes: list[str] = []
-    one = tracker.Tracker(Path("runs/run"), notes.append)
+    one = process.TrackerProcess(Path("runs/run"), notes.append)
     one._listen([json.dumps(line).encode() for line in ({"uri": "sqlite:///x.db"}, *lines)])
     return notes
 
 
 def test_trouble_is_called_by_its_name(monkeypatch):
     assert heard_of({"trouble": "connection refused", "reached": False, "sent": 0}) == [
-        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training goes on; what is missing is sent "
-        "when it can be, or by `proximo sync runs/run`."
+        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training continues; what is missing is "
+        "sent when it can be, or by `proximo sync runs/run`."
     ]
     assert heard_of({"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 3}) == [
-        "MLflow at sqlite:///x.db does not take everything: Invalid model name ('a.b'). Training goes on; "
+        "MLflow at sqlite:///x.db refused some data: Invalid model name ('a.b'). Training continues; "
         "`proximo sync runs/run` tries again."
     ]
     said = []
@@ -540,7 +541,7 @@ def test_python_users_are_warned(tmp_path, monkeypatch):
 
     def troubled(config, path, note):
         note("MLflow lacks this run.")
-        return tracker.NoTracker()
+        return process.NoTracker()
 
     monkeypatch.setattr("proximo.train.trainer.make_tracker", troubled)
     monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
@@ -556,7 +557,7 @@ def test_python_users_are_warned(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []
     assert [file.name for file in (tmp_path / "runs").iterdir()] == ["run"]
     assert not (tmp_path / "runs" / "run" / "mlflow.json").exists()
@@ -565,16 +566,16 @@ def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("switch", "wanted", "kind"),
     [
-        *((None, True, tracker.Tracker), ("1", True, tracker.Tracker)),
-        *(("0", True, tracker.NoTracker), ("off", True, tracker.NoTracker), ("1", False, tracker.NoTracker)),
+        *((None, True, process.TrackerProcess), ("1", True, process.TrackerProcess)),
+        *(("0", True, process.NoTracker), ("off", True, process.NoTracker), ("1", False, process.NoTracker)),
     ],
 )
 def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkeypatch):
-    monkeypatch.delenv(tracker.SWITCH)
+    monkeypatch.delenv(process.SWITCH)
     if switch is not None:
-        monkeypatch.setenv(tracker.SWITCH, switch)
+        monkeypatch.setenv(process.SWITCH, switch)
     config = settings.build(settings.from_keywords({"enable_mlflow": wanted}))
-    assert type(tracker.make_tracker(config, tmp_path, print)) is kind
+    assert type(process.make_tracker(config, tmp_path, print)) is kind
 
 
 # The registry
@@ -657,8 +658,8 @@ def wait_for_rows(path):
 
 @pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
-    monkeypatch.setattr(tracker, "PATIENCE", 60.0)
+    monkeypatch.setenv(process.SWITCH, "1")
+    monkeypatch.setattr(process, "PATIENCE", 60.0)
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     server.__enter__()
 
@@ -686,11 +687,11 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
 
 @pytest.mark.slow
 def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
     assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
-    assert said[1:] == [f"MLflow lacks this run (connection refused); `proximo sync {path}` sends it."]
+    assert said[1:] == [f"MLflow is missing this run (connection refused); `proximo sync {path}` sends it."]
     with pytest.raises(UserError, match=r"does not take .*: connection refused"):
         sync(path, read_config(path))
     with server:
@@ -706,7 +707,7 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path
 
 @pytest.mark.slow
 def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
-    monkeypatch.setenv(tracker.SWITCH, "1")
+    monkeypatch.setenv(process.SWITCH, "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         uri = f"http://127.0.0.1:{hanging.getsockname()[1]}"
@@ -726,7 +727,7 @@ def test_commands(copy, monkeypatch):
     monkeypatch.chdir(copy.parent.parent)
     done = CliRunner().invoke(app, ["sync", "run"])
     assert done.exit_code == 0, done.output
-    assert "has everything of runs/run: updates up to 45." in " ".join(done.output.split())
+    assert "has everything of runs/run, up to update 45." in " ".join(done.output.split())
     assert_complete(copy)
     listed = json.loads(CliRunner().invoke(app, ["runs", "--json", "--best", ENV]).output)
     assert [(run["run"], run["env"], run["state"]) for run in listed] == [("runs/run", ENV, "complete")]
@@ -737,7 +738,7 @@ def test_commands(copy, monkeypatch):
 def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     both = CliRunner().invoke(app, ["train", ENV, "--mlflow", "http://host", "--no-mlflow"])
-    assert "exclude each other" in str(both.exception)
+    assert "cannot be used together" in str(both.exception)
     assert "There is no runs/mlflow.db yet" in str(CliRunner().invoke(app, ["ui"]).exception)
     assert "There are no runs" in CliRunner().invoke(app, ["runs"]).output
 
@@ -825,7 +826,7 @@ def test_a_log_frequency_that_is_given_is_kept_to():
 
 
 def test_rows_are_read_once_and_whole(tmp_path):
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     file.write_bytes(b'{"update": 1}\n{"upd')
     assert rows.read() == [{"update": 1}]
     assert rows.read() == []
@@ -836,7 +837,7 @@ def test_rows_are_read_once_and_whole(tmp_path):
 
 @pytest.mark.parametrize("made_again", [0, 1, 2, 3])
 def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
+    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
     file.write_bytes(first + old)
     assert [row["update"] for row in rows.read()] == [1, 2]
@@ -885,15 +886,16 @@ def test_runs_are_listed_in_every_state(untracked, tmp_path):
     store = RunDirectory.reopen(runs / "alive", 45)
     found = {run.path.name: run for run in list_runs(runs)}
     store.close()
-    assert {name: run.state for name, run in found.items()} == {
+    assert {name: run.status.state for name, run in found.items()} == {
         "whole": "complete",
         "cut": "stopped without an end",
         "interrupted": "interrupted",
         "alive": "running",
     }
-    assert found["interrupted"].returned == 1.5
-    assert found["whole"].returned == json.loads((untracked / "result.json").read_text())["final_eval"]["return_mean"]
-    assert {run.steps for run in found.values()} == {64 * 45}
+    assert found["interrupted"].status.episode_return == 1.5
+    whole = json.loads((untracked / "result.json").read_text())
+    assert found["whole"].status.episode_return == whole["final_eval"]["return_mean"]
+    assert {run.status.steps for run in found.values()} == {64 * 45}
     others = [run for run in found.values() if run.path.name in ("whole", "interrupted")]
     assert [run.path.name for run in best_of(others, ENV)] == ["whole"]
     with pytest.raises(UserError, match="No run of Nowhere"):

@@ -13,7 +13,8 @@ from proximo import PPOTrainer, settings
 from proximo.plots import write
 from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
 from proximo.plots.pictures import PICTURES, RunData
-from proximo.plots.write import draw_pictures, read_rows, thinned
+from proximo.plots.write import draw_pictures
+from proximo.run_dir.read import read_rows, thinned
 from proximo.train import illustrate
 
 DISCRETE = {"buffer/action_0": 0.25, "buffer/action_1": 0.75}
@@ -158,13 +159,13 @@ def test_long_runs_are_thinned(tmp_path):
     rows = [row(i) for i in range(1, 101)]
     for i in range(4, 100, 5):
         rows[i] |= in_row(1.0)
-    found = read_rows(written(tmp_path, rows) / "metrics.jsonl", 11, 3)
+    found = read_rows(written(tmp_path, rows), 11, 3)
     updates = [one["update"] for one in found]
     assert updates[0] == 1
     assert updates[-1] == 100
     assert next(one["update"] for one in found if "eval/episodes" in one) == 5
     assert len(found) <= 14
-    assert read_rows(tmp_path / "metrics.jsonl") == rows
+    assert read_rows(tmp_path) == rows
     gaps = [b - a for a, b in pairwise(thinned(range(1000), 10))]
     assert set(gaps) == {111}
 
@@ -260,7 +261,7 @@ def test_a_training_run_leaves_all_of_them(tmp_path):
     one.train()
     assert {file.name for file in (tmp_path / "run" / "plots").iterdir()} == ALL | {"trace.json"}
     assert not [sentence for sentence in console.said if "drawn" in sentence or "traced" in sentence]
-    last = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
+    last = read_rows(tmp_path / "run")[-1]
     assert last["buffer/valid_fraction"] == 1
     assert last["buffer/reward_mean"] == pytest.approx(last["rollout/reward_mean"], rel=1e-5)
 

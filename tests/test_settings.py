@@ -588,7 +588,7 @@ def test_keyword_in_two_sections_is_refused_with_both_spelled_out(monkeypatch):
     twin = settings.Setting("stop.gamma", float, 0.5, SETTINGS["ppo.gamma"].metadata)
     monkeypatch.setitem(SETTINGS, "stop.gamma", twin)
     text = refusal(from_keywords, {"gamma": 0.9})
-    assert text == "gamma stands in more than one section; say ppo_gamma or stop_gamma."
+    assert text == "gamma is a setting of more than one section; write ppo_gamma or stop_gamma."
     assert from_keywords({"ppo_gamma": 0.9, "stop_gamma": 0.8}) == {"ppo.gamma": 0.9, "stop.gamma": 0.8}
     assert refusal(assign, "gamma=0.9") == "There is no setting gamma; did you mean ppo.gamma or stop.gamma?"
 
@@ -680,7 +680,7 @@ def test_long_lists_are_refused():
 
 def test_samples_of_an_update_have_a_limit():
     text = refusal(build, {"env.num_envs": 10**6, "ppo.rollout_length": 10**9})
-    assert "are 1,000,000,000,000,000 samples" in text
+    assert "make 1,000,000,000,000,000 samples" in text
 
 
 def test_quotes_are_short():
@@ -699,4 +699,4 @@ def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that()
     assert settle(Config(ppo=section), continuous=True).ppo.entropy_coef == continuous
     given = Config(ppo=PPOConfig(entropy_coef=0.3, minibatch_size=32))
     assert settle(given, continuous=True) is given
-    assert f"auto: {discrete:g} for discrete actions, {continuous:g} where some" in entropy.metadata["help"]
+    assert f"auto: {discrete:g} for discrete actions, {continuous:g} if any" in entropy.metadata["help"]

@@ -537,7 +537,7 @@ def test_a_signal_ends_the_run_cleanly(number, tmp_path):
 
 def test_a_folder_that_holds_something_is_not_touched(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match="already holds something"):
+    with pytest.raises(UserError, match="is not an empty folder"):
         trainer(tmp_path).train()
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 

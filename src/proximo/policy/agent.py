@@ -349,7 +349,7 @@ def _role(given: Any) -> dict[str, Any] | None:
         return None
     names = [given["group"], *given["agents"], *given["groups"]]
     if not all(isinstance(name, str) for name in names) or given["group"] not in given["groups"]:
-        raise UserError("Its place in a team is none.")
+        raise UserError("Its group is not one of the groups that it names.")
     return {"group": given["group"], "agents": list(given["agents"]), "groups": list(given["groups"])}
 
 

@@ -38,7 +38,7 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     names = {path.stem: path for path in FOLDER.glob("*.yaml")}
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(sorted(names))}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(sorted(names))}."
         raise UserError(f"There is no preset {which}; {hint}")
     return from_file(names[which])
 

@@ -97,7 +97,7 @@ def check_read(config: Any, keywords: Mapping[str, Any], agent: PPOAgent | Agent
         section, _, field = name.partition(".")
         if network is not None and section == "network" and name not in READ_BY_OWN:
             raise UserError(
-                f"{name} has no effect on networks of your own, which are as you made them; leave out one of both."
+                f"{name} has no effect on networks of your own, which are as you made them; leave out one of the two."
             )
         if agent is not None and section in HELD:
             held = getattr(getattr(agent.config, section), field)

@@ -33,7 +33,7 @@ from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
 from proximo.settings import build, settle
 from proximo.spaces import has_continuous
-from proximo.tracking.tracker import NoTracker, make_tracker
+from proximo.tracking.process import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.experience import told
