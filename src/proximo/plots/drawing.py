@@ -34,10 +34,11 @@ def canvas(
     The style is set on each figure, and not in Matplotlib's settings: these belong to the user, and to all threads.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     height = ABOVE + sum(heights) + BETWEEN * len(heights)
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=EDGE, h_pad=EDGE)
+    layout = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE)
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white", layout=layout)
     ratios = {"height_ratios": heights}
     grid = figure.subplots(len(heights), columns, sharex=True, sharey=columns > 1, squeeze=False, gridspec_kw=ratios)
     left, right, top = EDGE / WIDTH, 1 - EDGE / WIDTH, 1 - EDGE / height
