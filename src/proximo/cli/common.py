@@ -33,6 +33,25 @@ NoPreset = Annotated[
     bool, typer.Option("--no-preset", help="Start from the defaults, not from the environment's preset.")
 ]
 
+Mlflow = Annotated[
+    str | None, typer.Option("--mlflow", metavar="URI", help="MLflow's address; runs/mlflow.db by default.")
+]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")]
+
+
+def given_settings(
+    assignments: list[str] | None, mlflow: str | None, no_mlflow: bool, flags: dict[str, Any]
+) -> settings.Values:
+    """The values that the command line sets: by `--set`, by flags of their own, and by those about MLflow."""
+    if mlflow is not None and no_mlflow:
+        raise UserError("--mlflow and --no-mlflow cannot be used together.")
+    values = settings.from_assignments(assignments or [])
+    switch = False if no_mlflow else None if mlflow is None else True
+    for path, text in (flags | {"track.tracking_uri": mlflow, "track.mlflow": switch}).items():
+        if text is not None:
+            values[path] = settings.convert(settings.find_setting(path), text)
+    return values
+
 
 def chosen_preset(name: str | None, none: bool) -> bool | str:
     """What `--preset NAME` and `--no-preset` ask for; neither: the environment's own."""

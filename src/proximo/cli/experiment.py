@@ -8,7 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import NoPreset, Preset, Quiet, app, check_loudness, chosen_preset, flag, out
+from proximo.cli.common import (
+    Mlflow,
+    NoMlflow,
+    NoPreset,
+    Preset,
+    Quiet,
+    app,
+    check_loudness,
+    chosen_preset,
+    flag,
+    given_settings,
+    out,
+)
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
 
@@ -58,17 +70,13 @@ def experiment(
         Path | None,
         typer.Option(metavar="DIR", help="Continue an experiment that was interrupted.", show_default=False),
     ] = None,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="MLflow's address; runs/mlflow.db by default.")
-    ] = None,
-    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")] = False,
+    mlflow: Mlflow = None,
+    no_mlflow: NoMlflow = False,
     quiet: Quiet = False,
 ) -> None:
     from proximo.experiment.plan import Plan, default_folder
 
     check_loudness(quiet)
-    if mlflow is not None and no_mlflow:
-        raise UserError("--mlflow and --no-mlflow cannot be used together.")
     if resume is not None:
         others = (what, trials, steps, seed, out_dir, config, assignments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
@@ -77,14 +85,8 @@ def experiment(
             )
         plan, path = Plan.load(resume), resume
     else:
-        flags = settings.from_assignments(assignments or [])
-        switch = False if no_mlflow else None if mlflow is None else True
-        for name, text in (
-            *(("train.total_timesteps", steps), ("seed", seed)),
-            *(("track.tracking_uri", mlflow), ("track.mlflow", switch)),
-        ):
-            if text is not None:
-                flags[name] = settings.convert(settings.find_setting(name), text)
+        given = {"train.total_timesteps": steps, "seed": seed}
+        flags = given_settings(assignments, mlflow, no_mlflow, given)
         count = None if trials is None else flag("--trials", "env.num_envs", trials)
         plan = make_plan(what, count, config, flags, chosen_preset(preset, no_preset))
         path = out_dir or default_folder(plan.name)

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import NoPreset, Preset, Quiet, Verbose, app, check_loudness, chosen_preset, flag, out
+from proximo.cli.common import (
+    Mlflow,
+    NoMlflow,
+    NoPreset,
+    Preset,
+    Quiet,
+    Verbose,
+    app,
+    check_loudness,
+    chosen_preset,
+    flag,
+    given_settings,
+    out,
+)
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
 
@@ -53,10 +66,8 @@ def train(
     ] = None,
     preset: Preset = None,
     no_preset: NoPreset = False,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="MLflow's address; runs/mlflow.db by default.")
-    ] = None,
-    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")] = False,
+    mlflow: Mlflow = None,
+    no_mlflow: NoMlflow = False,
     video: Annotated[
         bool, typer.Option("--video", help="Record an episode of the final policy (track.video).")
     ] = False,
@@ -64,17 +75,9 @@ def train(
     verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
-    if mlflow is not None and no_mlflow:
-        raise UserError("--mlflow and --no-mlflow cannot be used together.")
     which = chosen_preset(preset, no_preset)
-    flags = settings.from_assignments(assignments or [])
-    switch = False if no_mlflow else None if mlflow is None else True
-    for path, text in (
-        *(("env.id", env), ("train.total_timesteps", steps), ("seed", seed)),
-        *(("track.tracking_uri", mlflow), ("track.mlflow", switch), ("track.video", video or None)),
-    ):
-        if text is not None:
-            flags[path] = settings.convert(settings.find_setting(path), text)
+    named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
+    flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
     env_id = (given | flags).get("env.id")
     if env_id is None:

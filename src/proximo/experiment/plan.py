@@ -16,7 +16,7 @@ from proximo import settings
 from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
 from proximo.presets import choose_preset
-from proximo.run_dir.directory import RUNS
+from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import Values
 from proximo.yaml_file import read_yaml
@@ -253,12 +253,7 @@ def env_list(given: Any, source: str) -> list[str]:
 
 def default_folder(name: str) -> Path:
     """A new name under `runs/`."""
-    stem = RUNS / f"{file_name(name)}-experiment-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = stem, 1
-    while path.exists():
-        count += 1
-        path = stem.with_name(f"{stem.name}-{count}")
-    return path
+    return unused(RUNS / f"{file_name(name)}-experiment-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def file_name(text: str) -> str:

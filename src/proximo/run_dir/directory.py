@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import io
+import itertools
 import os
 import platform
 import re
@@ -29,12 +30,13 @@ CHUNK = 2**20
 def default_directory(config: Config, runs: Path = RUNS) -> Path:
     """A new name under `runs/`: environment, seed, time."""
     name = re.sub(r"[^\w.=+-]", "-", config.env.id)[:80]
-    stem = f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = runs / stem, 1
-    while path.exists():
-        count += 1
-        path = runs / f"{stem}-{count}"
-    return path
+    return unused(runs / f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def unused(path: Path) -> Path:
+    """`path`, with a number after it where there is something of that name."""
+    numbered = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
+    return next(one for one in itertools.chain([path], numbered) if not one.exists())
 
 
 def versions() -> dict[str, str]:
