@@ -37,6 +37,7 @@ from proximo.experiment.progress import Progress
 from proximo.experiment.single import NOTHING, Message, attempt
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
+from proximo.ppo.static_config import split_static
 from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
@@ -267,3 +268,4 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
+    return config.env.id, split_static(config)[0]
