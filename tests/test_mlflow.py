@@ -25,7 +25,7 @@ from proximo.cli import app
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run_dir.directory import RunDirectory
-from proximo.run_dir.read import NewRows, best_of, list_runs, read_config
+from proximo.run_dir.read import best_of, list_runs, read_config
 from proximo.tracking import process
 from proximo.tracking.facts import flat, safe_name
 from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
@@ -823,28 +823,6 @@ def test_a_log_frequency_that_is_given_is_kept_to():
     assert [Choice(1, thinned=False).due(row) for row in rows] == rows
     every = Choice(3, thinned=False)
     assert [row["update"] for row in rows if every.due(row) == row] == [1, 3, 5, 6], "and the fifth has an evaluation"
-
-
-def test_rows_are_read_once_and_whole(tmp_path):
-    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
-    file.write_bytes(b'{"update": 1}\n{"upd')
-    assert rows.read() == [{"update": 1}]
-    assert rows.read() == []
-    with file.open("ab") as more:
-        more.write(b'ate": 2}\n')
-    assert rows.read() == [{"update": 2}]
-
-
-@pytest.mark.parametrize("made_again", [0, 1, 2, 3])
-def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
-    file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
-    first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
-    file.write_bytes(first + old)
-    assert [row["update"] for row in rows.read()] == [1, 2]
-    new = [b'{"update": %d, "time/elapsed": 1.375}\n' % update for update in (2, 3, 4)][:made_again]
-    file.write_bytes(first + b"".join(new))
-    assert [row["update"] for row in rows.read()] == [1, 2, 3, 4][: 1 + made_again]
-    assert rows.read() == []
 
 
 def test_batches_hold_whole_rows():

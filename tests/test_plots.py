@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from proximo.plots import write
 from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
 from proximo.plots.pictures import PICTURES, RunData
 from proximo.plots.write import draw_pictures
-from proximo.run_dir.read import read_rows, thinned
+from proximo.run_dir.read import read_rows
 from proximo.train import illustrate
 
 DISCRETE = {"buffer/action_0": 0.25, "buffer/action_1": 0.75}
@@ -153,21 +152,6 @@ def test_numbers_are_for_people():
     assert [number(value) for value in (1234567.0, -0.25, 0.30000000000000004)] == ["1,234,567", "−0.25", "0.3"]
     assert len({str(colour) for colour in palette(8)}) == 8
     assert len({str(colour) for colour in palette(32)}) == 32
-
-
-def test_long_runs_are_thinned(tmp_path):
-    rows = [row(i) for i in range(1, 101)]
-    for i in range(4, 100, 5):
-        rows[i] |= in_row(1.0)
-    found = read_rows(written(tmp_path, rows), 11, 3)
-    updates = [one["update"] for one in found]
-    assert updates[0] == 1
-    assert updates[-1] == 100
-    assert next(one["update"] for one in found if "eval/episodes" in one) == 5
-    assert len(found) <= 14
-    assert read_rows(tmp_path) == rows
-    gaps = [b - a for a, b in pairwise(thinned(range(1000), 10))]
-    assert set(gaps) == {111}
 
 
 # That they can always be drawn
