@@ -185,7 +185,7 @@ def test_the_file_of_an_actor_needs_nothing_of_what_its_critic_was_told(tmp_path
     np.testing.assert_array_equal(critic.value(obs, critic_state=told), agent.value(obs, critic_state=told))
     # Handed to an environment that tells its critic nothing, or something else, it is refused.
     with pytest.raises(UserError, match="The agent's critic_state_space is Box"):
-        PPOTrainer(probes.Aim(), agent=agent, out=tmp_path / "other", **SMALL)
+        PPOTrainer(probes.Aim(), agent=agent, out=tmp_path / "other", **SMALL | {"normalize_observations": True})
 
 
 # ---- teams of one

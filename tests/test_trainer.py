@@ -546,15 +546,20 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path):
 def test_an_agent_can_be_handed_in(tmp_path):
     first = trainer(tmp_path / "a", normalize_observations=True)
     first.train()
-    second = trainer(tmp_path / "b", agent=first.agent)
-    assert second.config.normalize.observations
+    others = {name: value for name, value in SMALL.items() if not name.startswith("normalize_")}
+
+    def after(name, env="gymnax/CartPole-v1", **given):
+        return PPOTrainer(env, agent=first.agent, preset=False, out=tmp_path / name, **(others | given))
+
+    second = after("b")
+    assert second.config.normalize == first.config.normalize
     assert second.agent is first.agent
     second.train()
     with pytest.raises(UserError, match="agent's observation_space"):
-        trainer(tmp_path / "c", env="gymnax/Acrobot-v1", agent=first.agent)
-    trainer(tmp_path / "d", agent=first.agent, normalize_observations=True)
+        after("c", env="gymnax/Acrobot-v1")
+    after("d", normalize_observations=True)
     with pytest.raises(UserError, match=r"network\.memory is none in the agent that was handed in.*become gru"):
-        trainer(tmp_path / "e", agent=first.agent, memory="gru")
+        after("e", memory="gru")
 
 
 @pytest.mark.parametrize("given", [{"layer_norm": True}, {"config": {"network": {"layer_norm": True}}}])
@@ -586,7 +591,7 @@ def test_wrong_environments_are_refused():
 
 @pytest.mark.parametrize(("env", "kind"), [("gymnax/CartPole-v1", 0), ("gymnax/Pendulum-v1", 1)])
 def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
-    made = trainer(tmp_path / "run", env)
+    made = trainer(tmp_path / "run", env, entropy_coef="auto")
     assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
     assert made.program.config == made.config
 
