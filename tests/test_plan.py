@@ -149,7 +149,6 @@ def test_named_trials_and_a_grid_multiply():
         ("envs: a\ngrid: {ppo.gamma: [2]}", "ppo.gamma must be at most 1"),
         ("envs: a\ngrid: {ppo.gamma: [0.9]}\ntrials: {b: {ppo.gamma: 0.8}}", "both in the grid and in the trial b"),
         ("envs: a\npreset: 3", "preset in .* must be true, false or a name"),
-        ("envs: a\nbase: {ppo.minibatch_size: 7}", "does not divide"),
         ("envs: a\nseeds: 20_000\ngrid: {ppo.gamma: [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]}", "120,000 runs"),
         ("envs: a\nseeds: 21_476", "There are not 21476 seeds that lie 100,000 apart: at most 21,475 from 0 on"),
     ],

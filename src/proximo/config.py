@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,8 +102,8 @@ class PPOConfig:
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
     minibatch_size: Literal["auto"] | int = setting(
         "auto",
-        f"Samples per gradient step; must divide num_envs * rollout_length. auto: the largest size up to {MINIBATCH} "
-        f"that does; with memory, a quarter of the batch.",
+        f"Samples per gradient step; must divide num_envs * rollout_length (times the agents that share a policy). "
+        f"auto: the largest size up to {MINIBATCH} that does; with memory, a quarter of the batch.",
         at_least=1,
         at_most=MOST_SAMPLES,
     )
@@ -364,19 +365,8 @@ class Config:
 
     @property
     def minibatch_size(self) -> int:
-        """Samples per gradient step: as set, or the most that divide a batch, up to `MINIBATCH`. With memory they are
-        sequences, which are much alike within: a quarter of all (a third, half, all, where that is what whole sequences
-        allow)."""
-        if isinstance(self.ppo.minibatch_size, int):
-            return self.ppo.minibatch_size
-        frames = self.frames_per_batch
-        if self.network.memory == "none":
-            return next(size for size in range(min(MINIBATCH, frames), 0, -1) if frames % size == 0)
-        return frames // _most_parts(frames // (self.ppo.sequence_length or 1), MINIBATCHES)
-
-    @property
-    def num_minibatches(self) -> int:
-        return self.frames_per_batch // self.minibatch_size
+        """Samples per gradient step: as set, or as `open_minibatch` chooses for one agent."""
+        return self.ppo.minibatch_size if isinstance(self.ppo.minibatch_size, int) else open_minibatch(self)
 
     @property
     def sequence_length(self) -> int:
@@ -393,6 +383,33 @@ class Config:
         return -(-self.train.total_timesteps // self.frames_per_batch)
 
 
+def open_minibatch(config: Config, members: Sequence[int] = (1,)) -> int:
+    """The size of a minibatch that is left open, for groups with so many `members`: the most samples that divide the
+    batch of each group, up to `MINIBATCH`. With memory they are sequences, which are much alike within: a quarter of
+    all (a third, half, all, where that is what whole sequences allow)."""
+    samples = config.frames_per_batch * math.gcd(*members)
+    if config.network.memory == "none":
+        return next(size for size in range(min(MINIBATCH, samples), 0, -1) if samples % size == 0)
+    return samples // _most_parts(samples // (config.ppo.sequence_length or 1), MINIBATCHES)
+
+
+def check_minibatch(config: Config, members: Sequence[int] = (1,)) -> None:
+    """Refuse a minibatch that does not divide the samples of an update, of each group with so many `members`."""
+    frames, minibatch = config.frames_per_batch, config.minibatch_size
+    wrong = next((number for number in members if frames * number % minibatch), None)
+    if wrong is None:
+        return
+    samples = frames * math.gcd(*members)
+    small = [d for d in range(1, min(math.isqrt(samples), LARGEST_TRIED) + 1) if samples % d == 0]
+    fitting = sorted({*small, *(samples // d for d in small)}, key=lambda d: abs(d - minibatch))
+    agents = f" * {wrong} agents" if wrong > 1 else ""
+    raise UserError(
+        f"ppo.minibatch_size={minibatch} does not divide the {frames * wrong} samples of an update "
+        f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={config.ppo.rollout_length}{agents}); "
+        f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
+    )
+
+
 def _most_parts(whole: int, most: int) -> int:
     """The largest number of equal parts, up to `most`, that `whole` can be cut into."""
     return next(parts for parts in range(most, 0, -1) if whole % parts == 0)
@@ -405,14 +422,6 @@ def check(config: Config) -> Config:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "
             f"per update; at most {MOST_SAMPLES:,} are possible."
-        )
-    if frames % minibatch:
-        small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
-        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - minibatch))
-        raise UserError(
-            f"ppo.minibatch_size={minibatch} does not divide the {frames} samples of an update "
-            f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
-            f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
         )
     if ppo.sequence_length is not None:
         for name, size in (("rollout_length", ppo.rollout_length), ("minibatch_size", minibatch)):

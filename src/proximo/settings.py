@@ -10,13 +10,13 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from proximo.config import Config, check, setting
+from proximo.config import Config, check, check_minibatch, open_minibatch, setting
 from proximo.credentials import without_login
 from proximo.errors import UserError, quoted
 from proximo.yaml_file import parse, read_yaml
@@ -372,9 +372,10 @@ def _collecting(config: Config, frames: int) -> Config:
     return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, rollout_length=steps))
 
 
-def settle(config: Config, continuous: bool) -> Config:
-    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, and by other
-    settings. What is decided while a run goes on (`env.workers`, `track.log_frequency`) stays as it is."""
+def settle(config: Config, continuous: bool, members: Sequence[int] = (1,)) -> Config:
+    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, by how many
+    `members` each group of agents has, and by other settings. What is decided while a run goes on (`env.workers`,
+    `track.log_frequency`) stays as it is."""
     for declared in SETTINGS.values():
         section, _, name = declared.path.partition(".")
         by_action = declared.metadata.get("by_action")
@@ -383,7 +384,9 @@ def settle(config: Config, continuous: bool) -> Config:
                 config, **{section: dataclasses.replace(inner, **{name: by_action[continuous]})}
             )
     if config.ppo.minibatch_size == "auto":
-        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=config.minibatch_size))
+        size = open_minibatch(config, members)
+        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=size))
+    check_minibatch(config, members)
     return config
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from proximo import envs, settings
 from proximo.config import Config
+from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
 from proximo.errors import UserError
 from proximo.experiment.compare import write_comparison
@@ -42,6 +43,7 @@ from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
+from proximo.train.program import settled
 from proximo.train.setup import named_own
 
 
@@ -162,8 +164,11 @@ def available_cores() -> list[int]:
 
 
 def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
-    """The environments that are written in JAX. What cannot be made is refused here, before anything is trained."""
+    """The environments that are written in JAX. What cannot be made, and settings that do not fit, are refused here,
+    before anything is trained."""
     made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
+    for run in runs:
+        settled(run.config, with_groups(made[run.config.env.id], run.config.agents).spec.groups)
     return {env_id for env_id, source in made.items() if not isinstance(source, envs.HostSource)}
 
 

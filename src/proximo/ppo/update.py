@@ -336,7 +336,7 @@ def optimize(
     standardize = ppo.normalize_advantages == "minibatch"
     critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
     rows = in_rows(samples, config)
-    size = rows.valid.shape[0]
+    size, num_minibatches = rows.valid.shape[0], samples.valid.shape[0] // config.minibatch_size
 
     def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = learner
@@ -353,7 +353,7 @@ def optimize(
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
-        cut = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        cut = lambda leaf: leaf[order].reshape(num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
         learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
@@ -371,7 +371,7 @@ def optimize(
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
     learner = (state.params, state.opt_state)
-    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], rows)
+    first = jax.tree.map(lambda leaf: leaf[: size // num_minibatches], rows)
     zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
     learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}

@@ -53,7 +53,7 @@ class HostProgram:
     def __init__(self, source: HostSource, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.source = source
         self.behaviour = behaviour
-        self.config = config = settled(config, behaviour)
+        self.config = config = settled(config, behaviour.policies.groups)
         self.recipe = recipe
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}

@@ -15,7 +15,7 @@ from flax import struct
 
 from proximo.compile import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import CompiledEnv, PyTree
+from proximo.envs.api import CompiledEnv, Groups, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.normalize import RunningStats
@@ -114,7 +114,7 @@ class CompiledProgram:
 
     def __init__(self, env: CompiledEnv, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.behaviour = behaviour
-        self.config = config = settled(config, behaviour)
+        self.config = config = settled(config, behaviour.policies.groups)
         self.recipe = recipe
         self.runner = CompiledRunner(env, behaviour, config.env.frame_stack)
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // config.frames_per_batch))
@@ -193,10 +193,10 @@ class CompiledProgram:
         return jax.lax.fori_loop(0, num_updates, step, (state, reports))
 
 
-def settled(config: Config, behaviour: Behaviour) -> Config:
-    """`config` with what it leaves to the kind of actions."""
-    groups = behaviour.policies.groups.values()
-    return settle(config, any(has_continuous(group.action_space) for group in groups))
+def settled(config: Config, groups: Groups) -> Config:
+    """`config` with what it leaves to the kind of actions and the number of agents."""
+    continuous = any(has_continuous(group.action_space) for group in groups.values())
+    return settle(config, continuous, [group.size for group in groups.values()])
 
 
 def fresh(behaviour: Behaviour) -> Given:
