@@ -41,7 +41,7 @@ def test_reopening_keeps_the_first_rows(tmp_path, monkeypatch):
     store.close()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == [{"update": 1}, {"update": 2}, {"update": 30}]
-    with pytest.raises(UserError, match="has lost rows: 4 updates"):
+    with pytest.raises(UserError, match="has lost rows: the run had made 4 updates"):
         RunDirectory.reopen(tmp_path / "run", 4)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"half": ')

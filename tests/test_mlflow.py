@@ -339,7 +339,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
 def test_what_a_killed_training_leaves_is_sent(copy):
     """The process that feeds MLflow sees the trainer go."""
     (copy / "result.json").unlink()
-    command = [sys.executable, "-m", "proximo.tracking.feed", str(copy), "0"]
+    command = [sys.executable, "-m", "proximo.tracking.feed", str(copy), process.MLFLOW]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1]) == {"done": True, "sent": 40}
     assert stored(copy).info.status == "KILLED"
@@ -452,7 +452,7 @@ def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy, monkeypatch):
     result = as_if_of(copy, ENV)
     with monkeypatch.context() as patch:
         patch.setattr("proximo.tracking.mlflow.safe_name", lambda name: "a.name")
-        with pytest.raises(UserError, match=r"does not take .*: Invalid model name \('a.name'\)"):
+        with pytest.raises(UserError, match=r"did not accept .*: Invalid model name \('a.name'\)"):
             sync(copy, read_config(copy))
     run = stored(copy)
     assert run.info.status == "FINISHED"
@@ -692,7 +692,7 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
     assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
     assert said[1:] == [f"MLflow is missing this run (connection refused); `proximo sync {path}` sends it."]
-    with pytest.raises(UserError, match=r"does not take .*: connection refused"):
+    with pytest.raises(UserError, match=r"did not accept .*: connection refused"):
         sync(path, read_config(path))
     with server:
         sync(path, read_config(path))
@@ -712,7 +712,7 @@ def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         uri = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         said = train(tmp_path / "runs" / "run", tracking_uri=uri)
-    assert f"MLflow at {uri} cannot be reached (no answer in time). Training goes on" in said[0]
+    assert f"MLflow at {uri} cannot be reached (no answer in time). Training continues" in said[0]
     assert "`proximo sync" in said[1]
     result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
     calm = json.loads((untracked / "result.json").read_text())
