@@ -184,12 +184,13 @@ def verdict_in_words(rows: Rows, envs: list[str], chosen: str) -> str:
             said.append(f"- Over {name}: not judged yet.")
             continue
         each = {env: against({env: ours[env]}, theirs) for env in ours if env in theirs}
-        worse = [f"`{env}`" for env, one in each.items() if one and (one.interval.high or 1) < 0.5]
+        highs = {env: one.interval.high for env, one in each.items() if one}
+        worse = [f"`{env}`" for env, high in highs.items() if high is not None and high < 0.5]
         fewest = min(min(len(ours[env]), len(theirs[env])) for env in each)
-        where = f"worse on {', '.join(worse)}" if worse else "on no environment is the interval wholly below 0.5"
+        below = f"wholly below 0.5 on {', '.join(worse)}" if worse else "on no environment wholly below 0.5"
         said.append(
             f"- **Over {name}: {in_words(overall)}** on {len(each)} of {len(envs)} environments, {fewest} seeds or "
-            f"more; {where}."
+            f"more; the interval is {below}."
         )
     return "\n".join(said)
 
