@@ -23,8 +23,8 @@ import numpy as np
 
 from proximo.errors import UserError
 from proximo.rollout.summary import as_rewards
+from proximo.train.counters import Row
 
-Record = dict[str, Any]
 STEP = "log_training_step"
 EPISODE = "on_episode"
 EVENTS = ("on_start", STEP, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
@@ -40,7 +40,7 @@ class Callbacks:
         self._add(given)
 
     @property
-    def see_updates(self) -> bool:
+    def one_by_one(self) -> bool:
         """Whether any wants to see each update, so that updates must be made one by one."""
         return bool(self._functions[STEP] or self._functions[EPISODE])
 
@@ -49,14 +49,16 @@ class Callbacks:
         wishes = [function(told) for function in self._functions[event]]
         self.ended = self.ended or any(wish is False for wish in wishes)
 
-    def updated(self, record: Record, finished: np.ndarray) -> None:
-        """Tell of an update: of its row, and of the episodes that `finished` in it: [3+, n] return, length, success."""
-        metrics = for_callback(record)
-        self.call(STEP, metrics)
-        first = record["episode"] - finished.shape[1] + 1
-        for number, (returned, length, success) in enumerate(finished[:3].T.tolist(), first):
-            episode = {"return": returned, "length": int(length), "success": bool(success)}
-            self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
+    def updated(self, updates: list[tuple[Row, np.ndarray]]) -> None:
+        """Tell of updates: of the row of each, and of the episodes that finished in it: [3+, n] return, length,
+        success."""
+        told = [for_callback(row) for row, _ in updates]
+        for metrics, (row, finished) in zip(told, updates, strict=True):
+            self.call(STEP, metrics)
+            first = row["episode"] - finished.shape[1] + 1
+            for number, (episode_return, length, success) in enumerate(finished[:3].T.tolist(), first):
+                episode = {"return": episode_return, "length": int(length), "success": bool(success)}
+                self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
@@ -75,16 +77,16 @@ class Callbacks:
             )
 
 
-def for_callback(record: Record) -> Record:
+def for_callback(row: Row) -> Row:
     """A row as callbacks see it: `episode`, `step_metrics` with `avg_reward` (nan before the first episode), and
     `eval_metrics` (or None)."""
-    evaluated = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
-    steps = {name: value for name, value in record.items() if not name.startswith("eval/")}
-    average = record["recent/return_mean"]
+    evaluated = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
+    steps = {name: value for name, value in row.items() if not name.startswith("eval/")}
+    average = row["recent/return_mean"]
     return {
-        "episode": record["episode"],
-        "step": record["step"],
-        "update": record["update"],
+        "episode": row["episode"],
+        "step": row["step"],
+        "update": row["update"],
         "step_metrics": steps | {"avg_reward": math.nan if average is None else average},
         "eval_metrics": evaluated | as_rewards(evaluated) if evaluated else None,
     }
