@@ -88,3 +88,45 @@ def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
     assert len(rows(tmp_path / "run")) == 3
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
     assert PPOAgent.load(tmp_path / "run" / "models" / "final_actor.safetensors").act(np.zeros(4)) in (0, 1)
+
+
+class Batches:
+    """Hears of updates, some at a time, and of evaluations; `last` is the update at which it has enough."""
+
+    def __init__(self, last=10**9):
+        self.batches, self.last = [], last
+
+    def on_updates(self, several):
+        self.batches.append(several)
+        return several[-1]["update"] < self.last
+
+
+def test_updates_can_be_heard_of_some_at_a_time(tmp_path):
+    """200 updates without evaluations: the policy is judged every tenth, so chunks have up to ten of them."""
+    long = {"total_timesteps": 64 * 200, "eval_frequency": 0, "num_checkpoints": 0}
+    one, each = Batches(), []
+    trainer(tmp_path / "some", **long).train(callback=one)
+    trainer(tmp_path / "each", **long).train(callback=probes.EachUpdate(each.append))
+    assert 1 < max(map(len, one.batches)) <= 10
+    heard = [metrics for several in one.batches for metrics in several]
+    assert [metrics["update"] for metrics in heard] == list(range(1, 201))
+    assert [timeless(metrics) for metrics in heard] == [timeless(metrics) for metrics in each]
+    assert one.batches[-1][-1]["eval_metrics"] is not None, "the last is told of with the final evaluation"
+
+
+def timeless(metrics):
+    steps = metrics["step_metrics"]
+    named = {name: value for name, value in steps.items() if not name.startswith("time/") and value == value}
+    return metrics | {"step_metrics": named}
+
+
+def test_who_hears_of_some_updates_at_a_time_can_end_the_run(tmp_path):
+    result = trainer(tmp_path / "run", total_timesteps=64 * 200).train(callback=Batches(last=20))
+    assert result["stop_reason"] == "callback"
+    assert 20 <= result["updates"] < 60
+
+
+def test_each_update_is_made_by_itself_where_somebody_hears_of_each(tmp_path):
+    one = Batches()
+    trainer(tmp_path / "run").train(callback=[one, probes.EachUpdate(dict)])
+    assert [len(several) for several in one.batches] == [1] * 10

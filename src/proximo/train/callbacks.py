@@ -2,6 +2,7 @@
 
     on_start(trainer)            before the first update
     log_training_step(metrics)   after each update
+    on_updates(several)          after some updates, with what `log_training_step` gets of each, in order
     on_episode(metrics)          for each episode, in order, when the update in which it finished is made
     on_evaluation(metrics)       after each evaluation, the final one too
     on_checkpoint(path)          after a checkpoint was written
@@ -9,6 +10,9 @@
 
 An object has those of them that it wants. A plain callable is called as `on_episode` is: not at all for an update in
 which no episode finished. One that returns False ends training cleanly.
+
+Where somebody hears of each update or each episode, updates are made one by one. `on_updates` asks for no such thing:
+on compiled environments as many are made in one call as without callbacks.
 
 The last update of a run is told of after the final evaluation, which then is its `eval_metrics`.
 """
@@ -26,8 +30,9 @@ from proximo.rollout.summary import as_rewards
 from proximo.train.counters import Row
 
 STEP = "log_training_step"
+UPDATES = "on_updates"
 EPISODE = "on_episode"
-EVENTS = ("on_start", STEP, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
+EVENTS = ("on_start", STEP, UPDATES, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
 
 
 class Callbacks:
@@ -59,6 +64,8 @@ class Callbacks:
             for number, (episode_return, length, success) in enumerate(finished[:3].T.tolist(), first):
                 episode = {"return": episode_return, "length": int(length), "success": bool(success)}
                 self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
+        if told:
+            self.call(UPDATES, told)
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
