@@ -7,7 +7,7 @@ from pathlib import Path
 
 from proximo import PPOTrainer
 from proximo.train import checkpoint
-from proximo.train.history import History
+from proximo.train.progress import Progress
 
 RUNS = {
     "gymnax/CartPole-v1": {},
@@ -21,11 +21,12 @@ def measure(env: str, settings: dict) -> tuple[float, int]:
     """Seconds that a checkpoint takes, and its size."""
     with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset="documents", **settings) as trainer:
         state = trainer.program.init(trainer._given())
-        history, run, times = History(trainer.config, trainer.env.spec.groups), Path(folder), []
+        progress, run, times = Progress(trainer.config, trainer.env.spec.groups), Path(folder), []
         for _ in range(10):
             started = time.perf_counter()
             envs = trainer.program.envs(state)
-            checkpoint.save(run, "bench", state, envs, history, trainer._agents, by_id=True)
+            saved = progress.saved()
+            checkpoint.save(run, "bench", trainer.config, state, envs, saved, trainer._agents, by_id=True)
             times.append(time.perf_counter() - started)
         return statistics.median(times), (run / "checkpoints" / "bench.safetensors").stat().st_size
 

@@ -31,6 +31,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"
@@ -109,10 +110,11 @@ def train_all(runs: Iterator[tuple[str, str, int]], path: Path = RESULTS) -> Non
 
 
 def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) -> dict[str, Any]:
-    import proximo.train.trainer as module
     from proximo import PPOTrainer
+    from proximo.train import finish
+    from proximo.train.active_run import ActiveRun
 
-    module.illustrate = lambda *_: []  # pictures of hundreds of runs take longer than training them
+    finish.write_plots = lambda *_: []  # pictures of hundreds of runs take longer than training them
     shared = {
         "train.total_timesteps": about["steps"],
         "eval.frequency": 0,
@@ -126,9 +128,10 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
     began, cpu, ended = time.perf_counter(), cpu_seconds(), []
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
-        finish = trainer._finish
-        trainer._finish = lambda *rest: ended.append((time.perf_counter(), cpu_seconds())) or finish(*rest)
-        result = trainer.train()
+        end = ActiveRun.finish
+        timed = lambda run: ended.append((time.perf_counter(), cpu_seconds())) or end(run)  # noqa: E731
+        with mock.patch.object(ActiveRun, "finish", timed):
+            result = trainer.train()
         rows = [json.loads(line) for line in (trainer.path / "metrics.jsonl").read_text().splitlines()]
     if trainer.interrupted_by is not None:
         sys.exit(128 + trainer.interrupted_by)

@@ -64,7 +64,7 @@ class Training:
         config = settings.build(settings.from_keywords(chosen))
         env = Snow(shape)
         agents = fresh_agents(env.spec, config, None)
-        self.program, _ = make_program(env, agents, config)
+        self.program = make_program(env, agents, config)
         self.state = self.program.init((agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats")))
         self.program.compile(self.state)
         self.frames = config.frames_per_batch

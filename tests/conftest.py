@@ -48,7 +48,7 @@ install_import_hook(
 def no_pictures(request, monkeypatch):
     """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
     if "pictures" not in request.keywords:
-        monkeypatch.setattr("proximo.train.trainer.illustrate", lambda *_: [])
+        monkeypatch.setattr("proximo.train.finish.write_plots", lambda *_: [])
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -362,3 +362,27 @@ class Everything(Probe):
             obs=self.observe(clock + 1, cue), reward=reward, terminated=last, action_mask=jnp.array(self.mask)
         )
         return (clock + 1, cue), moved
+
+
+class Listener:
+    """Writes down what it hears; `wishes` are what it answers."""
+
+    def __init__(self, **wishes):
+        self.heard, self.wishes = [], wishes
+
+    def on_start(self, trainer):
+        return self.hear("start", trainer.path.name)
+
+    def on_evaluation(self, metrics):
+        return self.hear("evaluation", metrics["episodes"])
+
+    def on_checkpoint(self, path):
+        assert path.is_file()
+        return self.hear("checkpoint", int(path.stem.removeprefix("step_")))
+
+    def on_end(self, result):
+        return self.hear("end", result["updates"])
+
+    def hear(self, event, told):
+        self.heard.append((event, told))
+        return self.wishes.get(event)

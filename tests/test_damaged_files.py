@@ -26,7 +26,7 @@ from proximo import PPOTrainer
 from proximo.envs.host.state import captured, decode, encode, restore
 from proximo.errors import UserError
 from proximo.run_dir import tensors
-from proximo.train import checkpoint
+from proximo.train import checkpoint, counters
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
 SETTINGS = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16)
@@ -336,7 +336,7 @@ WRONG_NUMBERS = {
     "streak": [-1, None],
     "claim": ["high", True],
     "unconfirmed": [-1, None, 0.5],
-    "final_eval": [{}, [], "good", {"return_mean": 1.0}, dict.fromkeys(checkpoint.PLAYED, 1.0) | {"episodes": "3"}],
+    "final_eval": [{}, [], "good", {"return_mean": 1.0}, dict.fromkeys(counters.PLAYED, 1.0) | {"episodes": "3"}],
     "converged": [0, None, "no"],
     "goal_counts": [1, "yes"],
     "training_seconds": [-1.0, float("nan"), None, "1"],

@@ -25,7 +25,7 @@ from proximo.experiment.tables import comparison_table, plan_table
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.read import best_of, find_run, list_runs, read_config
 from proximo.train import checkpoint
-from proximo.train.history import History
+from proximo.train.progress import Progress
 from proximo.train.setup import find_resumable, is_complete
 
 GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
@@ -119,7 +119,7 @@ def read_all(home):
     yield lambda: read_config(find_run(run))
     yield lambda: gather([run])
     yield lambda: gather([home / "runs"])
-    yield lambda: is_complete(run, History(Config(), GROUPS))
+    yield lambda: is_complete(run, Progress(Config(), GROUPS))
     yield lambda: find_resumable(run, False)
     yield lambda: RunDirectory.reopen(run, 2).close()
 

@@ -71,7 +71,7 @@ def prepared(shape, **keywords):
 def collected(source, agent, config):
     """The first rollout of the only group."""
     agents = Agents.of_one(agent)
-    program, _ = make_program(source, agents, config)
+    program = make_program(source, agents, config)
     with closing(program):
         given = (agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats"))
         return program.collect(program.init(given)).groups[ONE]

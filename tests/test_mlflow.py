@@ -388,7 +388,7 @@ class Killed(BaseException):
 
 
 def drawing(seen, end=None):
-    """In the place of `illustrate`: draws one picture, and notes whether the run had its result before."""
+    """In the place of `write_plots`: draws one picture, and notes whether the run had its result before."""
 
     def draw(path, *_):
         seen.append((path / "result.json").exists())
@@ -404,13 +404,13 @@ def drawing(seen, end=None):
 def test_the_result_is_the_last_that_is_written(tmp_path, monkeypatch):
     """Whoever takes it for the end, as experiments and MLflow do, finds the pictures; a resume draws them."""
     path, seen = tmp_path / "runs" / "run", []
-    monkeypatch.setattr("proximo.train.trainer.illustrate", drawing(seen, Killed()))
+    monkeypatch.setattr("proximo.train.finish.write_plots", drawing(seen, Killed()))
     with pytest.raises(Killed):
         train(path, 2)
     assert not (path / "result.json").exists()
     sync(path, read_config(path))
     assert stored(path).info.status == "KILLED"
-    monkeypatch.setattr("proximo.train.trainer.illustrate", drawing(seen))
+    monkeypatch.setattr("proximo.train.finish.write_plots", drawing(seen))
     PPOTrainer.resume(path).train()
     assert seen == [False, False]
     assert json.loads((path / "result.json").read_text())["updates"] == 2
@@ -543,7 +543,7 @@ def test_python_users_are_warned(tmp_path, monkeypatch):
         note("MLflow lacks this run.")
         return process.NoTracker()
 
-    monkeypatch.setattr("proximo.train.trainer.make_tracker", troubled)
+    monkeypatch.setattr("proximo.train.active_run.make_tracker", troubled)
     monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
     given = SHORT | {"total_timesteps": 64, "preset": False}
     with pytest.warns(UserWarning, match=r"MLflow lacks this run\."):

@@ -14,7 +14,7 @@ from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
 from proximo.plots.pictures import PICTURES, RunData
 from proximo.plots.write import draw_pictures
 from proximo.run_dir.read import read_rows
-from proximo.train import illustrate
+from proximo.train import finish
 
 DISCRETE = {"buffer/action_0": 0.25, "buffer/action_1": 0.75}
 CONTINUOUS = {f"buffer/action_{i}_{part}": value for i in range(3) for part, value in (("mean", i), ("std", 0.5))}
@@ -229,8 +229,8 @@ def test_whatever_fails_is_only_told(tmp_path, monkeypatch):
         raise RuntimeError("mine")
 
     run = a_run([row(1)])
-    monkeypatch.setattr(illustrate, "episode_log", broken)
-    told = illustrate.illustrate(tmp_path / "nowhere", run.config, run.result, None, None)
+    monkeypatch.setattr(finish, "episode_log", broken)
+    told = finish.write_plots(tmp_path / "nowhere", run.config, run.result, None, None)
     assert "could not be traced: RuntimeError: mine" in told[0]
     assert "no pictures: FileNotFoundError" in told[1]
     assert not (tmp_path / "nowhere").exists()

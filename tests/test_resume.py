@@ -22,7 +22,8 @@ from proximo.errors import EnvError, TrainingError, UserError
 from proximo.run_dir import files
 from proximo.run_dir.directory import RunDirectory
 from proximo.seeding import resumed_seed
-from proximo.train import checkpoint
+from proximo.train import checkpoint, finish
+from proximo.train.evaluations import Evaluations
 
 pytestmark = pytest.mark.slow
 SHORT = SETTINGS | {"total_timesteps": 64 * 20, "workers": 0}
@@ -118,9 +119,10 @@ def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
 def test_a_run_that_is_interrupted_before_its_final_evaluation_is_evaluated_later(whole, tmp_path, monkeypatch):
     path = tmp_path / "run"
     one = trainer(path)
-    evaluate = one._final_evaluation
-    monkeypatch.setattr(one, "_final_evaluation", lambda *args: interrupt() or evaluate(*args))
-    result = one.train()
+    evaluate = finish.final_evaluation
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "final_evaluation", lambda run: interrupt() or evaluate(run))
+        result = one.train()
     assert (result["stop_reason"], result["updates"], result["final_eval"]) == ("interrupted", 20, None)
     assert resume(path).train()["resumed"] == [{"step": 64 * 20, "exact": True}]
     assert_same_run(whole, path)
@@ -141,8 +143,8 @@ def test_an_interrupted_run_without_evaluations_keeps_the_same_best_policy(tmp_p
 def test_an_evaluation_that_was_interrupted_is_made_up_for(whole, tmp_path, monkeypatch):
     path = tmp_path / "run"
     one = trainer(path)
-    evaluate = one._evaluation
-    monkeypatch.setattr(one, "_evaluation", lambda *args: interrupt() or evaluate(*args))
+    evaluate = one.evaluations.play
+    monkeypatch.setattr(one.evaluations, "play", lambda *args: interrupt() or evaluate(*args))
     assert one.train()["updates"] == 7
     assert len(lines(path)) == 6  # the seventh row waits for its evaluation
     resume(path).train()
@@ -168,7 +170,7 @@ def test_claims_of_the_goal_are_resumed_to_the_same_bits(kind, tmp_path, monkeyp
     whole = trainer(tmp_path / "whole", make_env(), **settings).train()
     assert whole["unconfirmed_goals"] > 0 or "refused" not in kind
     path, calls = tmp_path / "run", []
-    evaluate = PPOTrainer._evaluation
+    evaluate = Evaluations.play
 
     def interrupted(one, *given):
         calls.append(given)
@@ -176,7 +178,7 @@ def test_claims_of_the_goal_are_resumed_to_the_same_bits(kind, tmp_path, monkeyp
             interrupt()
         return evaluate(one, *given)
 
-    monkeypatch.setattr(PPOTrainer, "_evaluation", interrupted)
+    monkeypatch.setattr(Evaluations, "play", interrupted)
     result = trainer(path, make_env(), **settings).train()
     while result["stop_reason"] == "interrupted" and len(calls) < 100:
         assert result["final_eval"] is None
@@ -201,7 +203,7 @@ def test_a_confirmed_goal_is_not_put_in_question_by_a_kill(tmp_path, monkeypatch
     goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1}
     result = trainer(tmp_path / "run", probes.OneStep(), **goal).train()
     (tmp_path / "run" / "result.json").unlink()
-    monkeypatch.setattr(PPOTrainer, "_evaluation", None)
+    monkeypatch.setattr(Evaluations, "play", None)
     again = resume(tmp_path / "run", probes.OneStep()).train()
     assert (again["stop_reason"], again["converged"]) == ("converged", True)
     assert again["final_eval"] == result["final_eval"]
@@ -211,8 +213,8 @@ def test_a_second_interrupt_ends_the_run_at_once(whole, tmp_path, monkeypatch):
     monkeypatch.setattr("proximo.train.interrupt.SAME_SECONDS", 0.0)
     path = tmp_path / "run"
     one = trainer(path)
-    evaluate = one._evaluation
-    monkeypatch.setattr(one, "_evaluation", lambda *args: [interrupt(), interrupt()] and evaluate(*args))
+    evaluate = one.evaluations.play
+    monkeypatch.setattr(one.evaluations, "play", lambda *args: [interrupt(), interrupt()] and evaluate(*args))
     with pytest.raises(KeyboardInterrupt):
         one.train()
     resume(path).train()
@@ -292,7 +294,7 @@ def test_a_run_that_goes_on_knows_how_good_it_was(whole, tmp_path):
         if run != whole:
             trainer(run, total_timesteps=64).train()  # its only evaluation is the final one
         result = json.loads((run / "result.json").read_text())
-        assert checkpoint.load(checkpoint.newest(run)).history["best_score"] == result["best_policy"]["score"]
+        assert checkpoint.load(checkpoint.newest(run)).progress.counters.best_score == result["best_policy"]["score"]
     assert result["best_policy"]["score"] == result["final_eval"]["return_mean"]
 
 
@@ -369,7 +371,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(whole):
     best = max(scores, key=lambda step: (scores[step], step))
     assert result["best_policy"] == {"step": best, "score": scores[best], "by": "evaluation"}
     kept = checkpoint.load(whole / "checkpoints" / "best.safetensors")
-    assert kept.history["steps"] == best
+    assert kept.progress.counters.steps == best
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     saved = PPOAgent.load(whole / "models" / "best_return_pi_ckpt.safetensors")
     np.testing.assert_array_equal(kept.agents().public.act(obs), saved.act(obs))

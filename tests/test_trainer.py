@@ -1,6 +1,5 @@
 """PPOTrainer: the run directory, stopping, callbacks, failures."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -18,11 +17,9 @@ import team_probes
 from host_probes import CompiledWalk, Walk
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.envs.api import Transition
-from proximo.envs.groups import ONE
 from proximo.errors import TrainingError, UserError
 from proximo.plots.pictures import PICTURES
 from proximo.policy.networks import Network
-from proximo.train.history import History
 from proximo.train.setup import resolve
 
 SMALL = probes.PLAIN | dict(
@@ -191,7 +188,7 @@ def test_a_run_is_solved_only_if_its_final_evaluation_says_so(on, tmp_path):
 @pytest.mark.slow
 def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path):
     goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1, "eval_frequency": 0}
-    listener = Listener()
+    listener = probes.Listener()
     result = trainer(tmp_path / "run", env=probes.OneStep(), **goal).train(callback=listener)
     assert (result["stop_reason"], result["updates"]) == ("converged", 1)
     assert [event for event, _ in listener.heard].count("evaluation") == 1
@@ -246,49 +243,6 @@ def test_budgets_of_episodes_and_seconds(tmp_path):
     assert result["wall_seconds"] < 60
 
 
-def test_callbacks_see_every_update_and_can_stop(tmp_path):
-    seen = []
-
-    class Watcher:
-        def log_training_step(self, metrics):
-            seen.append(
-                (metrics["update"], metrics["episode"], metrics["step_metrics"]["avg_reward"], metrics["eval_metrics"])
-            )
-            return metrics["update"] < 6
-
-    calls = []
-    result = trainer(tmp_path / "run").train(callback=[Watcher(), lambda metrics: calls.append(metrics["episode"])])
-    assert [update for update, *_ in seen] == [1, 2, 3, 4, 5, 6]
-    assert calls == list(range(1, result["episodes"] + 1)), "once for each episode"
-    assert [update for update, *_, evaluated in seen if evaluated] == [4]
-    assert seen[3][3]["episodes"] == 3
-    assert seen[3][3]["avg_reward"] == seen[3][3]["return_mean"]
-    assert (result["stop_reason"], result["updates"]) == ("callback", 6)
-    with pytest.raises(UserError, match="int has neither"):
-        trainer(tmp_path / "other").train(callback=3)
-
-
-def test_a_plain_callback_is_called_for_each_episode(tmp_path):
-    heard, updates = [], []
-    one = trainer(tmp_path / "run", env=probes.TruncatedForever(), num_envs=2, rollout_length=4, minibatch_size=8)
-    one.train(callback=[heard.append, probes.EachUpdate(updates.append)])
-    told = [(metrics["update"], metrics["episode"]) for metrics in heard]
-    # Both environments end after 5 steps: in the updates 2, 3, 4 and 5 (steps 5, 10, 15, 20), not in 1 and 6.
-    assert told[:9] == [(2, 1), (2, 2), (3, 3), (3, 4), (4, 5), (4, 6), (5, 7), (5, 8), (7, 9)]
-    assert heard[0]["episode_metrics"] == {"return": 5.0, "length": 5, "success": False}
-    assert f"{updates[0]['step_metrics']['avg_reward']:.2f}" == "nan", "nothing has ended yet"
-    assert updates[5]["episode"] == 8
-
-
-def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path):
-    heard = []
-    result = trainer(tmp_path / "run", eval_frequency=0).train(callback=probes.EachUpdate(heard.append))
-    assert [metrics["eval_metrics"] is not None for metrics in heard] == [False] * 9 + [True]
-    final = heard[-1]["eval_metrics"]
-    assert final["avg_reward"] == result["final_eval"]["return_mean"]
-    assert {"std_reward", "min_reward", "max_reward", "avg_length"} <= final.keys()
-
-
 def test_training_again_goes_on_in_the_same_folder(tmp_path):
     one = trainer(tmp_path / "run", console=probes.Notes())
     first = one.train()
@@ -318,11 +272,11 @@ def test_episodes_are_a_budget_that_training_again_extends(tmp_path):
 
 
 def test_python_says_what_a_preset_sets(tmp_path):
-    said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._remarks
+    said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._start.remarks
     assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out): ")
     assert "ppo.rollout_length=32" in said[0]
     assert "ends the run if it is reached before train.max_episodes=3" in said[1]
-    assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._remarks == []
+    assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._start.remarks == []
 
 
 def test_verbose_prints_the_block_of_every_update_with_its_own_time(tmp_path, capsys):
@@ -368,65 +322,6 @@ def test_what_a_rollout_of_many_agents_holds_is_by_group(tmp_path):
     assert held["sorter"]["rewards"].shape == (4, 4)
 
 
-class Listener:
-    """Writes down what it hears; `wishes` are what it answers."""
-
-    def __init__(self, **wishes):
-        self.heard, self.wishes = [], wishes
-
-    def on_start(self, trainer):
-        return self.hear("start", trainer.path.name)
-
-    def on_evaluation(self, metrics):
-        return self.hear("evaluation", metrics["episodes"])
-
-    def on_checkpoint(self, path):
-        assert path.is_file()
-        return self.hear("checkpoint", int(path.stem.removeprefix("step_")))
-
-    def on_end(self, result):
-        return self.hear("end", result["updates"])
-
-    def hear(self, event, told):
-        self.heard.append((event, told))
-        return self.wishes.get(event)
-
-
-def test_callbacks_hear_of_what_happens(tmp_path):
-    listener = Listener()
-    trainer(tmp_path / "run", every_steps=320, every_seconds=None).train(callback=listener)
-    assert listener.heard == [
-        ("start", "run"),
-        ("checkpoint", 0),
-        ("evaluation", 3),
-        ("checkpoint", 320),
-        ("evaluation", 3),
-        ("checkpoint", 640),
-        ("evaluation", 3),
-        ("end", 10),
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("event", "updates"), [("start", 0), ("checkpoint", 0), ("evaluation", 4), ("end", 10)])
-def test_any_callback_can_end_the_run(event, updates, tmp_path):
-    result = trainer(tmp_path / "run").train(callback=Listener(**{event: False}))
-    assert (result["updates"], result["stop_reason"]) == (updates, "callback" if updates < 10 else "budget")
-
-
-@pytest.mark.slow
-def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
-    def broken(metrics):
-        if metrics["update"] == 3:
-            raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        trainer(tmp_path / "run").train(callback=broken)
-    assert len(rows(tmp_path / "run")) == 3
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
-    assert PPOAgent.load(tmp_path / "run" / "models" / "final_actor.safetensors").act(np.zeros(4)) in (0, 1)
-
-
 class Poisoned(probes.Counter):
     """Emits NaN as its reward from the 40th step of an episode on."""
 
@@ -448,19 +343,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["stop_reason"], result["updates"]) == ("failed", 2)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(one.agent.params))
-
-
-@pytest.mark.slow
-def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path):
-    """A chunk goes past the update that reached the goal; that a later one is not finite concerns nobody."""
-    one = trainer(tmp_path / "run")
-    state = one.program.init(({ONE: one.agent.params}, {ONE: one.agent.obs_stats}, {}))
-    after, reports = one.program.run(state, 2)
-    reports[1] = dataclasses.replace(reports[1], metrics=dict.fromkeys(reports[1].metrics, np.float32(np.nan)))
-    history = History(one.config, one.env.spec.groups)
-    history.stop_reason, one._failure = "converged", ""
-    kept = one._cut(state, reports, [{}], history)
-    assert (int(kept.train.update), int(after.train.update), one._failure) == (1, 2, "")
 
 
 class Sick(probes.Counter):
@@ -598,7 +480,7 @@ def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, 
 
 def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path):
     def told(env, **given):
-        return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._remarks
+        return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._start.remarks
 
     (said,) = told("gymnax/MountainCar-v0")
     assert said.startswith("gymnax/MountainCar-v0 has no preset: it is trained with the defaults (4 x 16 steps")

@@ -91,10 +91,24 @@ def within(evaluate):
 def patch_trainer(module):
     if PHASE == "start":
         module.PPOTrainer.__init__ = first(module.PPOTrainer.__init__)
+
+
+def patch_evaluations(module):
     if PHASE == "evaluation":
-        module.PPOTrainer._evaluation = within(module.PPOTrainer._evaluation)
+        module.Evaluations.play = within(module.Evaluations.play)
+
+
+def patch_finish(module):
     if PHASE == "final":
-        module.PPOTrainer._final_evaluation = within(module.PPOTrainer._final_evaluation)
+        evaluate = module.final_evaluation
+
+        def stopped_within(run):
+            run.stopping = first(run.stopping)
+            return evaluate(run)
+
+        module.final_evaluation = stopped_within
+    if PHASE == "pictures":
+        module.draw_pictures = first(module.draw_pictures)
 
 
 def patch_program(kind, learn):
@@ -142,19 +156,15 @@ def patch_files(module):
         os.replace = replaced
 
 
-def patch_pictures(module):
-    if PHASE == "pictures":
-        module.draw_pictures = first(module.draw_pictures)
-
-
 PATCHES = {
     "proximo.train.trainer": patch_trainer,
+    "proximo.train.evaluations": patch_evaluations,
     "proximo.train.program": patch_program("CompiledProgram", "_run"),
     "proximo.train.host_program": patch_program("HostProgram", "_learn"),
     "proximo.envs.host.pool": patch_pool,
     "proximo.envs.host.workers": patch_workers,
     "proximo.run_dir.files": patch_files,
-    "proximo.train.illustrate": patch_pictures,
+    "proximo.train.finish": patch_finish,
 }
 
 

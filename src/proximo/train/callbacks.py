@@ -2,6 +2,7 @@
 
     on_start(trainer)            before the first update
     log_training_step(metrics)   after each update
+    on_updates(several)          after some updates, with what `log_training_step` gets of each, in order
     on_episode(metrics)          for each episode, in order, when the update in which it finished is made
     on_evaluation(metrics)       after each evaluation, the final one too
     on_checkpoint(path)          after a checkpoint was written
@@ -9,6 +10,9 @@
 
 An object has those of them that it wants. A plain callable is called as `on_episode` is: not at all for an update in
 which no episode finished. One that returns False ends training cleanly.
+
+Where somebody hears of each update or each episode, updates are made one by one. `on_updates` asks for no such thing:
+on compiled environments as many are made in one call as without callbacks.
 
 The last update of a run is told of after the final evaluation, which then is its `eval_metrics`.
 """
@@ -23,11 +27,12 @@ import numpy as np
 
 from proximo.errors import UserError
 from proximo.rollout.summary import as_rewards
+from proximo.train.counters import Row
 
-Record = dict[str, Any]
 STEP = "log_training_step"
+UPDATES = "on_updates"
 EPISODE = "on_episode"
-EVENTS = ("on_start", STEP, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
+EVENTS = ("on_start", STEP, UPDATES, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
 
 
 class Callbacks:
@@ -40,7 +45,7 @@ class Callbacks:
         self._add(given)
 
     @property
-    def see_updates(self) -> bool:
+    def one_by_one(self) -> bool:
         """Whether any wants to see each update, so that updates must be made one by one."""
         return bool(self._functions[STEP] or self._functions[EPISODE])
 
@@ -49,14 +54,18 @@ class Callbacks:
         wishes = [function(told) for function in self._functions[event]]
         self.ended = self.ended or any(wish is False for wish in wishes)
 
-    def updated(self, record: Record, finished: np.ndarray) -> None:
-        """Tell of an update: of its row, and of the episodes that `finished` in it: [3+, n] return, length, success."""
-        metrics = for_callback(record)
-        self.call(STEP, metrics)
-        first = record["episode"] - finished.shape[1] + 1
-        for number, (returned, length, success) in enumerate(finished[:3].T.tolist(), first):
-            episode = {"return": returned, "length": int(length), "success": bool(success)}
-            self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
+    def updated(self, updates: list[tuple[Row, np.ndarray]]) -> None:
+        """Tell of updates: of the row of each, and of the episodes that finished in it: [3+, n] return, length,
+        success."""
+        told = [for_callback(row) for row, _ in updates]
+        for metrics, (row, finished) in zip(told, updates, strict=True):
+            self.call(STEP, metrics)
+            first = row["episode"] - finished.shape[1] + 1
+            for number, (episode_return, length, success) in enumerate(finished[:3].T.tolist(), first):
+                episode = {"return": episode_return, "length": int(length), "success": bool(success)}
+                self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
+        if told:
+            self.call(UPDATES, told)
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
@@ -75,16 +84,16 @@ class Callbacks:
             )
 
 
-def for_callback(record: Record) -> Record:
+def for_callback(row: Row) -> Row:
     """A row as callbacks see it: `episode`, `step_metrics` with `avg_reward` (nan before the first episode), and
     `eval_metrics` (or None)."""
-    evaluated = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
-    steps = {name: value for name, value in record.items() if not name.startswith("eval/")}
-    average = record["recent/return_mean"]
+    evaluated = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
+    steps = {name: value for name, value in row.items() if not name.startswith("eval/")}
+    average = row["recent/return_mean"]
     return {
-        "episode": record["episode"],
-        "step": record["step"],
-        "update": record["update"],
+        "episode": row["episode"],
+        "step": row["step"],
+        "update": row["update"],
         "step_metrics": steps | {"avg_reward": math.nan if average is None else average},
         "eval_metrics": evaluated | as_rewards(evaluated) if evaluated else None,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +11,17 @@ import numpy as np
 
 from proximo import settings
 from proximo.config import Config
-from proximo.envs.groups import Groups
 from proximo.errors import UserError
 from proximo.multi_agent.team_agent import agents_from
 from proximo.policy.agents import Agents
 from proximo.run_dir import tensors
-from proximo.train.history import History
+from proximo.train.counters import Counters, unfit
 from proximo.train.program import ProgramState
+from proximo.train.progress import SavedProgress
 
 FOLDER = "checkpoints"
 BEST = "best"
 KIND = "checkpoint"
-COUNTS = ("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_step", "streak", "unconfirmed")
-SECONDS = ("training_seconds", "elapsed_seconds", "wall_seconds")
-SCORES = ("best_score", "best_average", "claim")
-FLAGS = ("converged", "goal_counts")
-MEANS = tuple(f"{part}/{name}_mean" for part in ("rollout", "recent") for name in ("return", "length"))
-SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "rollout/reward_mean")
-"""What a row has that is always a number."""
-PLAYED = ("return_mean", "return_std", "return_min", "return_max")
-"""What is shown of an evaluation, besides its numbers of episodes."""
 PARTS = ("params/", "obs_stats/", "reward_stats/")
 """What an agent is, of the state of its learner."""
 NAME = re.compile(r"step_([0-9]{12,19})\.safetensors")
@@ -49,8 +39,7 @@ class Checkpoint:
     """Whether the environment can be made from its id; otherwise it was handed in."""
     program: tensors.Tensors
     envs: list[bytes] | None
-    history: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    progress: SavedProgress
 
     def agents(self, network: Any = None) -> Agents:
         """The agents as they were then; `network` as in `PPOAgent.load`."""
@@ -85,21 +74,21 @@ class Checkpoint:
 def save(
     run: Path,
     name: str,
+    config: Config,
     state: ProgramState,
     envs: list[bytes] | None,
-    history: History,
+    progress: SavedProgress,
     agents: Agents,
     by_id: bool,
 ) -> None:
-    """Write a checkpoint of `history.config`'s run. The file is whole, or the one before is still there."""
-    numbers, arrays = history.save()
-    held = {"program": tensors.named(state), "history": arrays}
+    """Write a checkpoint. The file is whole, or the one before is still there."""
+    held = {"program": tensors.named(state), "history": progress.windows}
     held["env"] = {str(i): np.frombuffer(one, np.uint8) for i, one in enumerate(envs or [])}
     meta = {
-        "config": settings.to_mapping(history.config),
+        "config": settings.to_mapping(config),
         "agents": agents.describe(),
         "by_id": by_id,
-        "history": numbers,
+        "history": progress.counters.to_json(),
         "envs": None if envs is None else len(envs),
     }
     flat = {f"{part}/{key}": array for part, group in held.items() for key, array in group.items()}
@@ -140,16 +129,16 @@ def load(path: Path) -> Checkpoint:
             part, _, key = name.partition("/")
             parts[part][key] = array
         config = settings.build(settings.from_mapping(meta["config"], "its settings"))
-        history, by_id, agents = meta["history"], meta["by_id"], meta["agents"]
+        by_id, agents = meta["by_id"], meta["agents"]
         if not isinstance(agents, dict) or not agents or type(by_id) is not bool:
             raise UserError("Its description is not that of a run.")
-        _check_history(history, parts["history"], config)
-        History(config, Groups({})).load(history, parts["history"])  # can it be gone on from?
+        progress = SavedProgress(Counters.from_json(meta["history"]), parts["history"])
+        _check_windows(progress.windows, config)
         envs = _envs(meta["envs"], parts["env"])
         num_envs = config.env.num_envs
         if parts["program"]["runner/episode_length"].shape != (num_envs,) or len(envs or ()) not in (0, num_envs):
             raise UserError(f"It does not hold the state of {num_envs} environments.")
-        return Checkpoint(path, config, agents, by_id, parts["program"], envs, history, parts["history"])
+        return Checkpoint(path, config, agents, by_id, parts["program"], envs, progress)
     except UserError as error:
         raise UserError(f"{path} cannot be used: {tensors.in_words(error)}.") from None
     except Exception as error:  # whatever nonsense can lead to
@@ -167,54 +156,18 @@ def _envs(count: Any, held: tensors.Tensors) -> list[bytes] | None:
     return None if count is None else [env.tobytes() for env in envs]
 
 
-def _check_history(numbers: Any, arrays: tensors.Tensors, config: Config) -> None:
-    """Refuse what no `History` has saved: it would be seen only when training has begun, or in the results."""
-    unfit = [name for name in COUNTS if not (type(numbers[name]) is int and 0 <= numbers[name] < 2**62)]
-    unfit += [name for name in SECONDS if not (_is_number(numbers[name]) and 0 <= numbers[name] < math.inf)]
-    unfit += [name for name in SCORES if not (numbers[name] is None or _is_number(numbers[name]))]
-    unfit += [name for name in FLAGS if type(numbers[name]) is not bool]
-    if not _is_list_of_resumes(numbers["resumed"]):
-        unfit.append("resumed")
-    if numbers["unfinished"] is not None and not _is_row(numbers["unfinished"], numbers):
-        unfit.append("unfinished")
-    if numbers["final_eval"] is not None and not _is_evaluation(numbers["final_eval"]):
-        unfit.append("final_eval")
-    rows = arrays["recent"].shape[0] if arrays["recent"].ndim else 0  # one for each agent, and with self-play one more
+def _check_windows(windows: tensors.Tensors, config: Config) -> None:
+    """Refuse what no run has averaged."""
+    recent = windows["recent"]
+    rows = recent.shape[0] if recent.ndim else 0  # one for each agent, and with self-play one more
     limits = {"recent": (max(4, rows), config.track.recent_episodes), "window": (config.stop.convergence_window,)}
     for name, limit in limits.items():
-        array = arrays[name]
+        array = windows[name]
         fits = array.ndim == len(limit) and array.shape[:-1] == limit[:-1] and array.shape[-1] <= limit[-1]
         if not fits or array.dtype != np.float64:
-            unfit.append(name)
-    unfit += arrays.keys() - limits.keys()
-    if unfit:
-        raise UserError(f"Its history is not that of a run: {min(unfit)} cannot be right.")
-
-
-def _is_list_of_resumes(value: Any) -> bool:
-    kinds = {"step": int, "exact": bool}
-    return type(value) is list and all({name: type(part[name]) for name in part} == kinds for part in value)
-
-
-def _is_row(row: Any, numbers: dict[str, Any]) -> bool:
-    """Whether this is a row of `metrics.jsonl`, the last one."""
-    return (
-        all(row[name] == numbers[f"{name}s"] for name in ("update", "step", "episode"))
-        and all(_is_number(row[name]) for name in SHOWN)
-        and all(row[name] is None or _is_number(row[name]) for name in {*MEANS, "recent/success_rate", *row})
-        and row["time/steps_per_second"] > 0
-    )
-
-
-def _is_evaluation(played: Any) -> bool:
-    """Whether this is what `Evaluation.summary` gives."""
-    return all(type(played[name]) is int and played[name] >= 0 for name in ("episodes", "episodes_cut")) and all(
-        played[name] is None or _is_number(played[name]) for name in {*PLAYED, *played}
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+            raise unfit(name)
+    if windows.keys() != limits.keys():
+        raise unfit(min(windows.keys() - limits.keys()))
 
 
 def load_newest(run: Path) -> tuple[Checkpoint | None, list[str]]:

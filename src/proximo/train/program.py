@@ -64,6 +64,8 @@ Fill = Callable[[PyTree], Any]
 class Program(Protocol):
     """What the trainer runs: updates, on either kind of environment."""
 
+    behaviour: Behaviour
+    """Who acts in it."""
     max_chunk: int
     notices: list[str]
     seconds: dict[str, float]

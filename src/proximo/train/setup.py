@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from proximo.multi_agent.self_play import make_behaviour
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
-from proximo.policy.behaviour import Behaviour
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
 from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
@@ -24,10 +24,29 @@ from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.read import check_folder, read_result
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
-from proximo.train.history import History
+from proximo.train.counters import Counters
 from proximo.train.host_program import HostProgram
 from proximo.train.needs import check_needs
-from proximo.train.program import CompiledProgram, Program
+from proximo.train.program import CompiledProgram, Given, Program
+from proximo.train.progress import Progress
+
+
+@dataclass
+class Start:
+    """Where a run begins."""
+
+    by_id: bool
+    """Whether the environment can be made from its id; otherwise it was handed in."""
+    remarks: list[str]
+    """What is said of the settings of a new run."""
+    checkpoint: Checkpoint | None = None
+    more: bool = False
+    """Whether it is trained beyond the end that it had."""
+
+
+def given_by(agents: Agents) -> Given:
+    """What training begins with."""
+    return agents.part("params"), agents.part("obs_stats"), agents.part("reward_stats")
 
 
 def seen_groups(spec: envs.EnvSpec, config: Config) -> Groups:
@@ -44,8 +63,8 @@ def fresh_agents(spec: envs.EnvSpec, config: Config, network: Any) -> Agents:
 
 def make_program(
     source: envs.JaxEnv | envs.HostSource, agents: Agents, config: Config, recipe: Recipe = BUILT_IN
-) -> tuple[Program, Behaviour]:
-    """The training program for an environment of either kind, and who acts in it."""
+) -> Program:
+    """The training program for an environment of either kind."""
     policies = agents.policies
     if policies.has_torso and config.ppo.optimizers == "separate":
         raise UserError(
@@ -58,9 +77,9 @@ def make_program(
         )
     behaviour = make_behaviour(policies, config.env.num_envs)
     if isinstance(source, envs.HostSource):
-        return HostProgram(source, behaviour, config, recipe), behaviour
+        return HostProgram(source, behaviour, config, recipe)
     vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode)
-    return CompiledProgram(vector, behaviour, config, recipe), behaviour
+    return CompiledProgram(vector, behaviour, config, recipe)
 
 
 def resolve(
@@ -197,31 +216,31 @@ def check_built_in(saved: Checkpoint, handed_in: Mapping[str, Any]) -> None:
             )
 
 
-def is_complete(run: Path, history: History) -> bool:
+def is_complete(run: Path, progress: Progress) -> bool:
     """Whether a run has reached its end, and everything was written that is written then."""
     try:
         result = read_result(run) or {}
         ended = result["stop_reason"] != "interrupted"  # a stop in the final evaluation is one before the end
-        return ended and history.stop_reason is not None and result["total_steps"] == history.steps
+        return ended and progress.stop_reason is not None and result["total_steps"] == progress.counters.steps
     except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
-def extended(config: Config, history: Mapping[str, Any], steps: int) -> Config:
-    """Settings that train `steps` more than `history` has made; other budgets that are used up are lifted."""
+def extended(config: Config, done: Counters, steps: int) -> Config:
+    """Settings that train `steps` more than were `done`; other budgets that are used up are lifted."""
     if steps < 1:
         raise UserError(f"Training on takes at least 1 step more, not {steps}.")
     train = config.train
-    if train.max_episodes is not None and history["episodes"] >= train.max_episodes:
+    if train.max_episodes is not None and done.episodes >= train.max_episodes:
         train = dataclasses.replace(train, max_episodes=None)
-    if train.max_seconds is not None and history["elapsed_seconds"] >= train.max_seconds:
+    if train.max_seconds is not None and done.elapsed_seconds >= train.max_seconds:
         train = dataclasses.replace(train, max_seconds=None)
-    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=history["steps"] + steps))
+    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=done.steps + steps))
 
 
-def once_more(config: Config, first: Config, history: Mapping[str, Any]) -> Config:
-    """Settings for as much training again as `first` allowed, after what `history` has counted."""
-    done = {"total_timesteps": "steps", "max_episodes": "episodes", "max_seconds": "elapsed_seconds"}
-    budgets = {name: getattr(first.train, name) for name in done}
-    more = {name: budget + history[done[name]] for name, budget in budgets.items() if budget is not None}
+def once_more(config: Config, first: Config, done: Counters) -> Config:
+    """Settings for as much training again as `first` allowed, after what was `done`."""
+    spent = {"total_timesteps": done.steps, "max_episodes": done.episodes, "max_seconds": done.elapsed_seconds}
+    budgets = {name: getattr(first.train, name) for name in spent}
+    more = {name: budget + spent[name] for name, budget in budgets.items() if budget is not None}
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **more))

@@ -11,16 +11,16 @@ from proximo.config import Config
 from proximo.envs.groups import ONE, Group, Groups, one_group
 from proximo.rollout.types import Episodes
 from proximo.settings import build
-from proximo.train.history import History
 from proximo.train.program import UpdateReport
+from proximo.train.progress import Progress
 
 GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
 
 
-def history(**values):
+def progress(saved=None, **values):
     small = {"env.num_envs": 2, "ppo.rollout_length": 4, "ppo.minibatch_size": 8, "track.recent_episodes": 3}
     config = build(small | {name.replace("__", "."): value for name, value in values.items()})
-    return History(config, GROUPS)
+    return Progress(config, GROUPS, saved)
 
 
 def report(returns):
@@ -35,7 +35,7 @@ def report(returns):
 def add(one, *updates):
     one.start_training()
     one.start_chunk()
-    return one.add_chunk([report(returns) for returns in updates], {})
+    return one.add([report(returns) for returns in updates], {})
 
 
 def returns_of(one):
@@ -49,7 +49,7 @@ def evaluation(mean, episodes=10):
 
 def test_windows_that_are_not_full_are_no_best():
     """35 alone, then (35, 0, 1), (0, 1, 2), (1, 2, 6), (2, 6, 4): the best full window has 12, not 35."""
-    one = history()
+    one = progress()
     add(one, [35.0, 0.0])
     assert returns_of(one) == (17.5, 17.5)  # of all there are: nothing better is known
     add(one, [1.0, 2.0])
@@ -64,10 +64,10 @@ def test_returns_of_agents_have_the_names_of_those_agents():
     wolves = Groups({"wolf": Group(("w_0", "w_1"), seen, seen), "hare": Group(("h",), seen, seen)}, many=True)
     members = {"wolf": np.array([[[1.0, 2.0]]]), "hare": np.array([[[6.0]]])}
     episodes = Episodes(np.ones((1, 1), int), np.array([[3.0]]), np.ones((1, 1), bool), members)
-    one = History(Config(), wolves)
+    one = Progress(Config(), wolves)
     one.start_training()
     one.start_chunk()
-    (row,) = one.add_chunk(
+    (row,) = one.add(
         [dataclasses.replace(report([0.0]), episodes=jax.device_get(jax.jit(lambda same: same)(episodes)))], {}
     )
     named = {name: row[f"recent/{name}/return_mean"] for name in ("agent/w_0", "agent/w_1", "agent/h", "group/wolf")}
@@ -77,56 +77,55 @@ def test_returns_of_agents_have_the_names_of_those_agents():
 def test_the_end_and_the_best_are_of_windows_of_one_length():
     """Whatever the goal's own window is, and whoever's returns it looks at."""
     for goal in ({"stop__convergence_window": 1}, {"stop__convergence_window": 50}, {"stop__on": "evaluation"}):
-        one = history(stop__target_reward=1e9, **goal)
+        one = progress(stop__target_reward=1e9, **goal)
         add(one, [9.0, 1.0, 2.0, 6.0])
         assert returns_of(one) == (3, 4), goal
 
 
 def test_the_best_average_is_kept_by_a_checkpoint():
-    one = history()
+    one = progress()
     add(one, [9.0, 9.0, 9.0, 0.0])
-    again = history()
-    again.load(*one.save())
+    again = progress(one.saved())
     add(again, [0.0])
     assert returns_of(again) == (3, 9)
 
 
 @pytest.mark.parametrize("scores", [[5.0, 5.0], [5.0, 4.0, 5.0]])
 def test_of_equal_policies_the_later_is_the_best(scores):
-    one = history()
+    one = progress()
     for score in scores:
         add(one, [0.0])
-        best = one.is_best(score)
+        best = one.note_score(score)
         assert best == (score == 5)
-    assert (one.best_score, one.best_step) == (5, 8 * len(scores))
-    assert not one.is_best(None)
-    assert not one.is_best(float("nan"))
+    assert (one.counters.best_score, one.counters.best_step) == (5, 8 * len(scores))
+    assert not one.note_score(None)
+    assert not one.note_score(float("nan"))
 
 
 GOAL = {"stop__target_reward": 10.0, "stop__convergence_window": 2, "stop__early_stopping_patience": 1}
 
 
 def test_a_claim_ends_a_chunk_and_not_the_run():
-    one = history(**GOAL)
+    one = progress(**GOAL)
     assert len(add(one, [3.0, 12.0], [12.0], [12.0])) == 2
     assert (one.claimed, one.stop_reason, one.summary(None)["converged"]) == (True, None, False)
 
 
 def test_an_evaluation_confirms_a_claim():
-    one, played = history(**GOAL), evaluation(10.0)
+    one, played = progress(**GOAL), evaluation(10.0)
     add(one, [12.0, 12.0])
     assert one.add_evaluation(played) == {"goal/training_return": 12, "goal/confirmed": 1}
-    assert (one.stop_reason, one.final_eval) == ("converged", played)
+    assert (one.stop_reason, one.counters.final_eval) == ("converged", played)
     assert one.summary(played)["converged"] is True
     assert not one.notices
 
 
 def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so():
-    one = history(**GOAL)
+    one = progress(**GOAL)
     for times in (1, 2):
         add(one, [12.0, 12.0])
         assert one.add_evaluation(evaluation(-500.0)) == {"goal/training_return": 12, "goal/confirmed": 0}
-        assert (one.claimed, one.stop_reason, one.final_eval) == (False, None, None)
+        assert (one.claimed, one.stop_reason, one.counters.final_eval) == (False, None, None)
         assert one.summary(None)["unconfirmed_goals"] == times
     assert one.notices == [
         "Not solved: after 8 steps the training return averaged 12 with sampled actions (the goal is 10), but an "
@@ -138,40 +137,38 @@ def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so():
 def test_a_claim_with_the_last_update_decides_how_the_run_ends():
     """The evaluation is the final one either way."""
     for mean, reason in ((9.0, "budget"), (11.0, "converged")):
-        one = history(**GOAL, train__total_timesteps=8)
+        one = progress(**GOAL, train__total_timesteps=8)
         add(one, [12.0, 12.0])
         assert (one.claimed, one.stop_reason) == (True, "budget")
         one.add_evaluation(evaluation(mean))
-        assert (one.stop_reason, one.final_eval["return_mean"]) == (reason, mean)
+        assert (one.stop_reason, one.counters.final_eval["return_mean"]) == (reason, mean)
     assert "Training goes on" not in "".join(one.notices)
 
 
 def test_a_claim_that_was_not_decided_is_kept_by_a_checkpoint():
-    one = history(**GOAL)
+    one = progress(**GOAL)
     add(one, [12.0, 12.0])
-    again = history(**GOAL)
-    again.load(*one.save())
+    again = progress(one.saved(), **GOAL)
     assert (again.claimed, again.stop_reason) == (True, None)
     played = evaluation(11.0)
     again.add_evaluation(played)
-    last = history(**GOAL)
-    last.load(*again.save())
-    assert (last.stop_reason, last.final_eval) == ("converged", played)
+    last = progress(again.saved(), **GOAL)
+    assert (last.stop_reason, last.counters.final_eval) == ("converged", played)
 
 
 def test_a_goal_that_was_reached_before_is_claimed_no_more():
     """What goes on beyond it is converged only if its own last evaluation says so."""
-    one = history(**GOAL)
+    one = progress(**GOAL)
     add(one, [12.0, 12.0])
     one.add_evaluation(evaluation(11.0))
-    one.go_on()
+    one.train_on()
     add(one, [12.0, 12.0])
-    assert (one.claimed, one.stop_reason, one.final_eval) == (False, None, None)
+    assert (one.claimed, one.stop_reason, one.counters.final_eval) == (False, None, None)
     assert [one.summary(evaluation(mean))["converged"] for mean in (9.0, 10.0, None)] == [False, True, False]
 
 
 def test_evaluations_can_be_the_windows():
-    one = history(stop__target_reward=10.0, stop__on="evaluation", stop__early_stopping_patience=2)
+    one = progress(stop__target_reward=10.0, stop__on="evaluation", stop__early_stopping_patience=2)
     for mean in (11.0, None, 10.0):
         add(one, [99.0, 99.0, 99.0])
         assert not one.claimed
@@ -179,10 +176,10 @@ def test_evaluations_can_be_the_windows():
         assert one.stop_reason is None
     played = evaluation(12.0)
     one.add_evaluation(played)
-    assert (one.stop_reason, one.final_eval, one.unconfirmed) == ("converged", played, 0)
+    assert (one.stop_reason, one.counters.final_eval, one.counters.unconfirmed) == ("converged", played, 0)
 
 
 def test_nothing_is_claimed_without_a_goal():
-    one = History(Config(), GROUPS)
+    one = Progress(Config(), GROUPS)
     add(one, [1e9] * 200)
     assert not one.claimed

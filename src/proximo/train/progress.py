@@ -1,11 +1,12 @@
-"""From what the program reports to the row of `metrics.jsonl`: counters and running averages of a run."""
+"""The progress of a run: from what the program reports to the rows of `metrics.jsonl`, and when to stop."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,118 +15,114 @@ from proximo.envs.groups import Groups
 from proximo.ppo.nonfinite import what_broke
 from proximo.rollout.types import Episodes
 from proximo.train.convergence import Convergence, window_averages
+from proximo.train.counters import Counters, Resume, Row
 from proximo.train.program import UpdateReport
 
-Record = dict[str, Any]
-COUNTERS = (
-    *("updates", "steps", "episodes", "skipped", "skipped_in_a_row", "best_score", "best_step"),
-    *("resumed", "unfinished", "unconfirmed", "final_eval"),
-)
 MAX_SKIPPED = 20
 """Updates in a row that may be undone before it is plain that the run will not recover."""
 
 
-class History:
+class SavedProgress(NamedTuple):
+    """What goes on after a resume."""
+
+    counters: Counters
+    windows: dict[str, np.ndarray]
+    """The recent episodes, and the returns that the goal is judged by."""
+
+
+class Progress:
     """Counts steps and episodes, averages the recent ones, watches convergence, and says when to stop."""
 
-    def __init__(self, config: Config, groups: Groups):
+    def __init__(self, config: Config, groups: Groups, saved: SavedProgress | None = None):
+        """At the start of a run, or where what was `saved` stopped: whether that was its end, `stop_reason` says."""
         self.config = config
         self.groups = groups
-        self.updates = 0
-        self.steps = 0
-        self.episodes = 0
-        self.skipped = 0
-        self.best_score: float | None = None
-        self.best_step = 0
+        self.counters = Counters()
         self.finished: list[np.ndarray] = []
         """Of each row of the last chunk the episodes that finished, as `finished_episodes` gives them."""
         self.notices: list[str] = []
         """What the user should know; whoever shows them takes them away."""
-        self.resumed: list[Record] = []
-        self.unfinished: Record | None = None  # the last row, if its evaluation was stopped
-        self.unconfirmed = 0  # claims of the goal that an evaluation has refused
-        self.final_eval: Record | None = None  # of the last policy, if the run ended with its evaluation
-        self.best_average: float | None = None  # of the full windows of recent episodes
         self.stop_reason: str | None = None
         self.seconds_per_update = 0.0
         self.convergence = Convergence(config.stop)
-        self._goal_counts = True
-        self.skipped_in_a_row = 0
         # Of the last episodes: return, length, success, each agent's return; with self-play the score.
         self._recent = np.zeros((num_rows(config, groups), 0))
-        self._training_seconds = self._elapsed_before = 0.0
-        self._created = self._started = self._chunk_started = time.perf_counter()
+        self._created = self._chunk_started = time.perf_counter()
+        if saved is not None:
+            self._restore(saved)
+        self.start_training()
 
-    def save(self) -> tuple[Record, dict[str, np.ndarray]]:
-        """Everything here that goes on after a resume: as JSON, and as arrays."""
-        now = time.perf_counter()
-        numbers = {name: getattr(self, name) for name in COUNTERS} | {
-            "best_average": self.best_average,
-            "streak": self.convergence.streak,
-            "claim": self.convergence.claim,
-            "converged": self.convergence.converged,
-            "goal_counts": self._goal_counts,
-            "training_seconds": self._training_seconds,
-            "elapsed_seconds": now - self._started,
-            "wall_seconds": now - self._created,
-        }
-        return numbers, {"recent": self._recent, "window": self.convergence.window}
+    def saved(self) -> SavedProgress:
+        """Everything here that goes on after a resume."""
+        now, convergence = time.perf_counter(), self.convergence
+        counters = dataclasses.replace(
+            self.counters,
+            streak=convergence.streak,
+            claim=convergence.claim,
+            converged=convergence.converged,
+            elapsed_seconds=now - self._started,
+            wall_seconds=now - self._created,
+        )
+        return SavedProgress(counters, {"recent": self._recent, "window": convergence.window})
 
-    def load(self, numbers: Record, arrays: dict[str, np.ndarray]) -> None:
-        """Go on from what `save` gave; whether that was the end already, `stop_reason` says."""
-        for name in COUNTERS:
-            setattr(self, name, numbers[name])
-        convergence, self.best_average = self.convergence, numbers["best_average"]
-        convergence.streak, convergence.converged = numbers["streak"], numbers["converged"]
-        convergence.claim = numbers["claim"]
-        convergence.window, self._recent = arrays["window"], arrays["recent"]
-        self._goal_counts = numbers["goal_counts"]
-        self._training_seconds = numbers["training_seconds"]
-        self._created -= numbers["wall_seconds"]
-        self._elapsed_before = numbers["elapsed_seconds"]
-        self.stop_reason = self._reason(self._elapsed_before)
+    def _restore(self, saved: SavedProgress) -> None:
+        self.counters, windows = saved
+        convergence, self._recent = self.convergence, windows["recent"]
+        convergence.streak, convergence.claim = self.counters.streak, self.counters.claim
+        convergence.converged, convergence.window = self.counters.converged, windows["window"]
+        self._created -= self.counters.wall_seconds
+        self.stop_reason = self._reason(self.counters.elapsed_seconds)
 
-    def go_on(self) -> None:
-        """Train on although the goal is reached: it no longer ends the run."""
-        self._goal_counts = not self.convergence.converged
-        self.final_eval = None
-        self.stop_reason = self._reason(self._elapsed_before)
+    def train_on(self) -> None:
+        """Go on although the goal is reached: it no longer ends the run."""
+        self._count(goal_counts=not self.convergence.converged, final_eval=None)
+        self.stop_reason = self._reason(self.counters.elapsed_seconds)
+
+    def note_resume(self, exact: bool) -> None:
+        """The run goes on here after a stop."""
+        self._count(resumed=(*self.counters.resumed, Resume(self.counters.steps, exact)))
 
     def start_training(self) -> None:
         """Training begins now, or goes on; what came before was preparation."""
-        self._started = time.perf_counter() - self._elapsed_before
+        self._started = time.perf_counter() - self.counters.elapsed_seconds
 
     def start_chunk(self) -> None:
-        """Updates are made from now until `add_chunk`; what comes between, such as evaluation, is not training."""
+        """Updates are made from now until `add`; what comes between, such as evaluation, is not training."""
         self._chunk_started = time.perf_counter()
 
-    def add_chunk(self, reports: list[UpdateReport], parts: Mapping[str, float]) -> list[Record]:
+    def add(self, reports: list[UpdateReport], parts: Mapping[str, float]) -> list[Row]:
         """The rows of a chunk's updates, up to the one that ends the run (`stop_reason`) or claims its goal, if one
         does. `parts` are the seconds that each part of an update took, if known."""
         self.seconds_per_update = (time.perf_counter() - self._chunk_started) / len(reports)
-        records: list[Record] = []
+        rows: list[Row] = []
         self.finished = []
         for number, report in enumerate(reports, 1):
             if not self._take(report):
                 self.stop_reason = "failed"
                 break
-            self._training_seconds += self.seconds_per_update
             elapsed = self._chunk_started - self._started + self.seconds_per_update * number
-            records.append(self._add(report, elapsed) | {f"time/{name}": value for name, value in parts.items()})
+            rows.append(self._add(report, elapsed) | {f"time/{name}": value for name, value in parts.items()})
             self.stop_reason = self._reason(elapsed)
             if self.stop_reason or self.claimed:
                 break
-        return records
+        return rows
+
+    def await_evaluation(self, row: Row) -> None:
+        """`row` is finished by the evaluation that comes now; if that is stopped, it is made up for after a resume."""
+        self._count(unfinished=row)
+
+    def _count(self, **values: object) -> None:
+        self.counters = dataclasses.replace(self.counters, **values)  # type: ignore[arg-type]
 
     @property
     def claimed(self) -> bool:
         """Whether the goal was reached in training, and an evaluation is to decide if it counts."""
         return self.convergence.claim is not None
 
-    def add_evaluation(self, played: Record) -> Record:
+    def add_evaluation(self, played: Row) -> Row:
         """Judge the evaluation of the policy as it is now; what its row says of the goal, if that was claimed."""
         mean, convergence = played["return_mean"], self.convergence
-        if self._goal_counts and self.config.stop.on == "evaluation":
+        if self.counters.goal_counts and self.config.stop.on == "evaluation":
             convergence.observe(np.array([-np.inf if mean is None else mean]))
         claim, found = convergence.claim, {}
         if claim is not None:
@@ -135,27 +132,29 @@ class History:
                 self.stop_reason = "converged"
             else:
                 self._refuse(claim, played)
+        self._count(unfinished=None)
         if self.stop_reason is not None:
-            self.final_eval = played
+            self._count(final_eval=played)
         return found if self.config.stop.on == "training" else {}
 
-    def _refuse(self, claim: float, played: Record) -> None:
-        self.unconfirmed += 1
-        if self.unconfirmed > 1:
+    def _refuse(self, claim: float, played: Row) -> None:
+        self._count(unconfirmed=self.counters.unconfirmed + 1)
+        if self.counters.unconfirmed > 1:
             return
         mean = "no number" if played["return_mean"] is None else f"{played['return_mean']:.4g}"
         goal, goes_on = self.config.stop.target_reward, "" if self.stop_reason else " Training goes on."
         self.notices.append(
-            f"Not solved: after {self.steps:,} steps the training return averaged {claim:.4g} with sampled actions "
-            f"(the goal is {goal:g}), but an evaluation with deterministic actions averaged {mean} over "
+            f"Not solved: after {self.counters.steps:,} steps the training return averaged {claim:.4g} with sampled "
+            f"actions (the goal is {goal:g}), but an evaluation with deterministic actions averaged {mean} over "
             f"{played['episodes']} episodes.{goes_on} Further such cases are counted, as unconfirmed_goals."
         )
 
-    def is_best(self, score: float | None) -> bool:
+    def note_score(self, score: float | None) -> bool:
         """Note the score of the policy as it is now; whether none before had a better one. Of equals the later wins."""
-        if score is None or math.isnan(score) or (self.best_score is not None and score < self.best_score):
+        best = self.counters.best_score
+        if score is None or math.isnan(score) or (best is not None and score < best):
             return False
-        self.best_score, self.best_step = score, self.steps
+        self._count(best_score=score, best_step=self.counters.steps)
         return True
 
     @property
@@ -178,24 +177,25 @@ class History:
         """The average of the last `track.recent_episodes` returns; None while there are fewer."""
         return self.recent_return if self._recent.shape[1] == self.config.track.recent_episodes else None
 
-    def summary(self, final_eval: Record | None) -> Record:
+    def summary(self, final_eval: Row | None) -> Row:
         """The counters of a run, as `result.json` names them. The returns at the end and at their best are averages
         over as many episodes: over `track.recent_episodes`, or, while there were fewer, over all."""
-        best = self.recent_return if self.best_average is None else self.best_average
+        counted = self.counters
+        best = self.recent_return if counted.best_average is None else counted.best_average
         confirmed = final_eval is not None and self.convergence.meets(final_eval["return_mean"])
         return {
-            "total_steps": self.steps,
-            "episodes": self.episodes,
-            "updates": self.updates,
+            "total_steps": counted.steps,
+            "episodes": counted.episodes,
+            "updates": counted.updates,
             "wall_seconds": time.perf_counter() - self._created,
-            "steps_per_second": self.steps / max(self._training_seconds, 1e-9),
+            "steps_per_second": counted.steps / max(counted.training_seconds, 1e-9),
             "converged": self.convergence.converged and confirmed,
-            "unconfirmed_goals": self.unconfirmed,
+            "unconfirmed_goals": counted.unconfirmed,
             "best_return": best,
             "final_return": self.recent_return,
-            "best_policy": {"step": self.best_step, "score": self.best_score, "by": self.judged_by},
-            "skipped_updates": self.skipped,
-            "resumed": self.resumed,
+            "best_policy": {"step": counted.best_step, "score": counted.best_score, "by": self.judged_by},
+            "skipped_updates": counted.skipped,
+            "resumed": [dataclasses.asdict(place) for place in counted.resumed],
         }
 
     @property
@@ -206,31 +206,34 @@ class History:
 
     def _take(self, report: UpdateReport) -> bool:
         """Whether an update counts: it is finite, or it was undone and the run may go on."""
-        seen = what_broke(report.metrics)
+        seen, in_a_row = what_broke(report.metrics), self.counters.skipped_in_a_row
         if seen is None:
-            self.skipped_in_a_row = 0
+            self._count(skipped_in_a_row=0)
             return True
-        if self.config.train.on_nonfinite == "stop" or self.skipped_in_a_row + 1 >= MAX_SKIPPED:
+        if self.config.train.on_nonfinite == "stop" or in_a_row + 1 >= MAX_SKIPPED:
             return False
-        if not self.skipped_in_a_row:
-            self.notices.append(f"Update {self.updates + 1:,} was undone: {seen} (train.on_nonfinite=skip).")
-        self.skipped += 1
-        self.skipped_in_a_row += 1
+        if not in_a_row:
+            self.notices.append(f"Update {self.counters.updates + 1:,} was undone: {seen} (train.on_nonfinite=skip).")
+        self._count(skipped=self.counters.skipped + 1, skipped_in_a_row=in_a_row + 1)
         return True
 
-    def _add(self, report: UpdateReport, elapsed: float) -> Record:
-        finished = finished_episodes(report.episodes, self.groups)
+    def _add(self, report: UpdateReport, elapsed: float) -> Row:
+        finished, before = finished_episodes(report.episodes, self.groups), self.counters
         self.finished.append(finished)
-        self.updates += 1
-        self.steps += int(report.num_valid)
-        self.episodes += finished.shape[1]
+        self._count(
+            updates=before.updates + 1,
+            steps=before.steps + int(report.num_valid),
+            episodes=before.episodes + finished.shape[1],
+            training_seconds=before.training_seconds + self.seconds_per_update,
+        )
         self._remember(finished)
-        if self._goal_counts and self.config.stop.on == "training":
+        counted = self.counters
+        if counted.goal_counts and self.config.stop.on == "training":
             self.convergence.observe(finished[0])
         return {
-            "update": self.updates,
-            "step": self.steps,
-            "episode": self.episodes,
+            "update": counted.updates,
+            "step": counted.steps,
+            "episode": counted.episodes,
             "rollout/episodes": finished.shape[1],
             "rollout/return_mean": _mean(finished[0]),
             "rollout/length_mean": _mean(finished[1]),
@@ -239,37 +242,37 @@ class History:
             "recent/length_mean": _mean(self._recent[1]),
             "recent/success_rate": _mean(self._recent[2]),
             **self._of_agents(),
-            "skipped": self.skipped,
+            "skipped": counted.skipped,
             **{name: value.item() for name, value in report.metrics.items()},
             "time/elapsed": elapsed,
             "time/update": self.seconds_per_update,
-            "time/steps_per_second": self.steps / self._training_seconds,
+            "time/steps_per_second": counted.steps / counted.training_seconds,
         }
 
     def _remember(self, finished: np.ndarray) -> None:
         """The recent episodes, with these, and the best average there was of as many."""
-        size = self.config.track.recent_episodes
+        size, best = self.config.track.recent_episodes, self.counters.best_average
         averages = window_averages(self._recent[0], finished[0], size)
-        known = [] if self.best_average is None else [self.best_average]
-        self.best_average = max([*known, *averages[np.isfinite(averages)].tolist()], default=None)
+        known = [] if best is None else [best]
+        self._count(best_average=max([*known, *averages[np.isfinite(averages)].tolist()], default=None))
         self._recent = np.concatenate([self._recent, finished], axis=1)[:, -size:]
 
-    def _of_agents(self) -> Record:
+    def _of_agents(self) -> Row:
         """Of many agents, the recent returns of each; and how the learning side did against earlier policies."""
         last = 3 + len(self.groups.agents)
         named = self.groups.by_name(self._recent[3:last].T)
-        found: Record = {f"recent/{name}/return_mean": _mean(returns) for name, returns in named.items()}
+        found: Row = {f"recent/{name}/return_mean": _mean(returns) for name, returns in named.items()}
         if self.config.agents.selfplay:
             found["selfplay/win_rate"] = self._win_rate
         return found
 
     def _reason(self, elapsed: float) -> str | None:
-        train = self.config.train
-        if self.convergence.converged and self._goal_counts:
+        train, counted = self.config.train, self.counters
+        if self.convergence.converged and counted.goal_counts:
             return "converged"
         spent = (
-            self.steps >= train.total_timesteps,  # counted: filler steps are none
-            train.max_episodes is not None and self.episodes >= train.max_episodes,
+            counted.steps >= train.total_timesteps,  # counted: filler steps are none
+            train.max_episodes is not None and counted.episodes >= train.max_episodes,
             train.max_seconds is not None and elapsed >= train.max_seconds,
         )
         return "budget" if any(spent) else None

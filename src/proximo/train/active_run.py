@@ -1,0 +1,272 @@
+"""A run while it is trained: the only place that knows of its folder, signals, trackers, console and callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from proximo.errors import EnvError, TrainingError, UserError
+from proximo.policy.agents import Agents
+from proximo.ppo.nonfinite import what_broke
+from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.files import shown
+from proximo.seeding import resumed_seed
+from proximo.tracking.process import NoTracker, make_tracker
+from proximo.train.callbacks import Callbacks
+from proximo.train.checkpointing import Checkpoints, Writer
+from proximo.train.counters import Row
+from proximo.train.evaluations import score
+from proximo.train.finish import finish_run
+from proximo.train.interrupt import Interrupt
+from proximo.train.program import Program, ProgramState, UpdateReport
+from proximo.train.progress import Progress
+from proximo.train.schedule import Schedule
+from proximo.train.setup import Start, given_by, is_complete
+
+if TYPE_CHECKING:
+    from proximo.train.trainer import PPOTrainer
+
+RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+CHUNK_SECONDS = 0.25
+SIGNAL_SECONDS = 0.2
+"""What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
+
+
+class ActiveRun:
+    """A context: it takes the run's folder, listens to signals, and starts what shows and tracks the run. What fails in
+    it once training has begun becomes the run's result, with everything saved, and is raised again."""
+
+    state: ProgramState
+    directory: RunDirectory
+    interrupt: Interrupt
+    checkpoints: Checkpoints
+    _stack: contextlib.ExitStack
+
+    def __init__(self, trainer: PPOTrainer, agents: Agents, start: Start, callbacks: Callbacks):
+        self.trainer = trainer
+        self.config, self.path, self.console = trainer.config, trainer.path, trainer.console
+        self.agents = agents
+        self.callbacks = callbacks
+        self.schedule = Schedule(self.config)
+        self.result: Row = {}
+        self.last: tuple[Row, np.ndarray] | None = None
+        """The update that ended the run, and its episodes: callbacks hear of it after the final evaluation."""
+        self.failure = ""
+        """Why training cannot go on, if an update was not finite."""
+        self.training = False
+        """Whether what fails now is a failure of the run: from the first update on, to its end."""
+        saved = None if start.checkpoint is None else start.checkpoint.progress
+        self.progress = Progress(self.config, trainer.env.spec.groups, saved)
+        self._start = start
+
+    def __enter__(self) -> ActiveRun:
+        trainer = self.trainer
+        with contextlib.ExitStack() as stack:
+            self.directory = stack.enter_context(contextlib.closing(self._take_directory()))
+            tracker = make_tracker(self.config, self.path, self.console.warn) if trainer.tracked else NoTracker()
+            self.tracker = stack.enter_context(contextlib.closing(tracker))
+            self.console.start(self.config, self.path)
+            self.interrupt = stack.enter_context(Interrupt())
+            stack.enter_context(self.console)
+            stack.enter_context(trainer)
+            stack.push(self._end_by)
+            self.write = Writer(self.directory, self.console.note)
+            kept = (trainer.program, self.agents, self._start.by_id, self.write)
+            self.checkpoints = Checkpoints(self.directory, self.schedule, *kept)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if not self._stack.__exit__(kind, error, trace) and error is not None:
+            return False
+        self.checkpoints.raise_trouble()  # before anything says that all is saved
+        self.console.finish(self.result, self.path)
+        if self.failure:
+            raise TrainingError(f"{self.failure} The policy before that update is in {shown(self.path / 'models')}.")
+        return True
+
+    def start(self) -> None:
+        """Begin at the very start, or exactly where the part before stopped, or there with environments that were
+        seeded anew, which a note says."""
+        trainer, program = self.trainer, self.trainer.program
+        self.state = self._first_state()
+        self.agents.adopt(self.state.train.groups)
+        self.checkpoints.begin(self.state, self.progress.saved())
+        self.tracker.start()
+        if self.progress.stop_reason is None and not self.stopping():
+            program.compile(self.state)
+        self.tell(program.notices)
+        self.tell(trainer.env.spec.groups.in_words())
+        self.progress.start_training()
+        self.training = True
+        self.callbacks.call("on_start", trainer)
+        self.tell_of_checkpoints()
+        if self.progress.counters.unfinished is not None:
+            self.record([self.progress.counters.unfinished])
+
+    def stopping(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self.interrupt.signal is not None
+
+    def goes_on(self) -> bool:
+        """Whether another update is to be made."""
+        if self.progress.stop_reason is not None or self.stopping():
+            return False
+        if self.callbacks.ended:
+            self.progress.stop_reason = "callback"
+        return not self.callbacks.ended
+
+    def chunk_size(self) -> int:
+        """Updates in the next call: about a quarter of a second, and never past what is due or the end."""
+        if self.callbacks.one_by_one or self.console.each_update:
+            return 1
+        took = self.progress.seconds_per_update
+        wanted = max(1, math.floor(CHUNK_SECONDS / took)) if took else 1
+        return min(wanted, self.schedule.updates_until_event(self.progress.counters), self.trainer.program.max_chunk)
+
+    def cut(self, before: ProgramState, reports: list[UpdateReport], rows: list[Row]) -> ProgramState:
+        """The state after the last of `rows`, in a chunk that was to be longer."""
+        program = self.trainer.program
+        # Replay: the same program, stopped at the very update that ended the run.
+        state = program.run(before, len(rows))[0] if rows else before
+        if self.progress.stop_reason == "failed":  # what comes after a goal that was reached is of no concern
+            self.failure = why_it_failed(program, state, reports[len(rows)])
+        return state
+
+    def record(self, rows: list[Row]) -> bool:
+        """Evaluate if that is due, write the rows, keep what is to be kept. False if the evaluation was stopped: then
+        the last row waits for it, in the checkpoint."""
+        progress, played = self.progress, {}
+        self.tell(self.trainer.program.notices)
+        self.tell(progress.notices)
+        self.agents.adopt(self.state.train.groups)
+        due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
+        if due or progress.claimed:
+            self.append(rows[:-1])
+            played = self._evaluate(rows)
+            if not played:
+                return False
+        self.append(rows[-1:] if played else rows)
+        best = progress.note_score(self.score(played))
+        self.checkpoints.keep_policies(self.state, progress.saved(), best)
+        asked = self.interrupt.save_asked()
+        self.checkpoints.keep_state(self.state, progress.saved(), asked)
+        if asked and self.checkpoints.hold(progress.saved()):
+            self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as SIGUSR1 asked.")
+        self.console.show(rows)
+        return True
+
+    def _evaluate(self, rows: list[Row]) -> Row:
+        """Evaluate the policy as it is now, and add that to the last of `rows`; empty if it was stopped."""
+        progress = self.progress
+        progress.await_evaluation(rows[-1])
+        played = self.evaluate()
+        if played:
+            evaluated = {f"eval/{name}": value for name, value in played.items()}
+            self.callbacks.call("on_evaluation", played)
+            rows[-1] = rows[-1] | evaluated | progress.add_evaluation(played)
+            self.tell(progress.notices)
+        return played
+
+    def evaluate(self) -> Row:
+        """The summary of an evaluation of the policy as it is now; empty if it was stopped."""
+        evaluations = self.trainer.evaluations
+        played = evaluations(self.state.train, self.stopping)
+        self.tell(evaluations.notices)
+        return played
+
+    def score(self, played: Row, last: bool = False) -> float | None:
+        """How well the policy does, if it is to be judged now, as it is when the `last` update is made. By its
+        evaluation; in a run without evaluations by the last training returns, once there are enough of them."""
+        if self.config.eval.frequency:
+            return score(played)
+        due = last or self.schedule.score_due(self.progress.counters.updates)
+        return self.progress.recent_score if due else None
+
+    def append(self, rows: list[Row]) -> None:
+        self.write(lambda: self.directory.append(rows))
+
+    def tell(self, notices: list[str]) -> None:
+        """Show what the user should know, and take it away."""
+        for notice in notices:
+            self.console.note(notice)
+        notices.clear()
+
+    def tell_callbacks(self, rows: list[Row]) -> None:
+        """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
+        told = list(zip(rows, self.progress.finished, strict=True))
+        if told and self.progress.stop_reason is not None:
+            self.last = told.pop()
+        self.callbacks.updated(told)
+        self.tell_of_checkpoints()
+
+    def tell_of_checkpoints(self) -> None:
+        while self.checkpoints.written:
+            self.callbacks.call("on_checkpoint", self.checkpoints.written.pop(0))
+
+    def finish(self) -> None:
+        """Checkpoint, models, final evaluation, result and plots."""
+        trainer, self.training = self.trainer, False
+        trainer.interrupted_by = self.interrupt.signal
+        self.tell(trainer.program.notices)
+        self.agents.adopt(self.state.train.groups)
+        self.tracker.hurry()
+        self.result = finish_run(self)
+        trainer.interrupted_by = self.interrupt.signal
+
+    def _end_by(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        """Save everything if training has failed; whether that is only what the end of a run does to environments."""
+        if error is None or not self.training:
+            return False
+        if isinstance(error, EnvError):
+            time.sleep(SIGNAL_SECONDS)
+            if self.stopping():
+                self.console.note(f"While the run was being stopped: {error.sentence}")
+                self.finish()
+                return True
+        if isinstance(error, Exception):
+            self.progress.stop_reason = "failed"
+        self.finish()
+        if isinstance(error, EnvError):
+            models, name = shown(self.path / "models"), shown(self.path)
+            kept = f"What was trained before is in {models}; `proximo resume {name}` goes on."
+            raise EnvError(f"{error.sentence} {kept}", error.trace) from None
+        return False
+
+    def _take_directory(self) -> RunDirectory:
+        """Take the folder of the run: a new one, or, where the run goes on, its own."""
+        start, progress = self._start, self.progress
+        if start.checkpoint is None:
+            self.tell(start.remarks)
+            return RunDirectory(self.path)
+        if start.more:
+            progress.train_on()
+        elif is_complete(self.path, progress):
+            raise UserError(
+                f"{shown(self.path)} is complete ({progress.stop_reason}) after {progress.counters.steps:,} steps; "
+                f"--steps N trains on."
+            )
+        counted = progress.counters
+        return RunDirectory.reopen(self.path, counted.updates - (counted.unfinished is not None))
+
+    def _first_state(self) -> ProgramState:
+        program, progress, saved = self.trainer.program, self.progress, self._start.checkpoint
+        if saved is None:
+            return program.init(given_by(self.agents))
+        seed = resumed_seed(self.config.seed, len(progress.counters.resumed) + 1)
+        state, exact = program.resume(saved.fill, saved.envs, seed)
+        self._start.checkpoint = None
+        progress.note_resume(exact)
+        self.console.note(f"Resumed after {progress.counters.steps:,} steps.{'' if exact else RESEEDED}")
+        return state
+
+
+def why_it_failed(program: Program, state: ProgramState, report: UpdateReport) -> str:
+    """What was not finite in the update after `state`."""
+    first = (program.diagnose(state) or ["something"])[0]
+    number = int(state.train.update) + 1
+    return f"In update {number:,} the {first} is not finite ({what_broke(report.metrics)}), so training stopped."

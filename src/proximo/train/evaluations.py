@@ -1,0 +1,61 @@
+"""Evaluations of the policies that a run trains, on environments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proximo import envs
+from proximo.config import Config
+from proximo.errors import UserError
+from proximo.multi_agent.matches import make_matches
+from proximo.policy.agents import Agents
+from proximo.policy.behaviour import Behaviour, Learners, Trained, actors
+from proximo.rollout.evaluate import Evaluator, make_evaluator
+
+
+class Evaluations:
+    """Plays deterministic episodes; with self-play also games against earlier policies."""
+
+    def __init__(self, env: envs.JaxEnv | envs.HostSource, agents: Agents, behaviour: Behaviour, config: Config):
+        self.notices: list[str] = []
+        """What the user should know; whoever shows them takes them away."""
+        self._env, self._agents, self._config = env, agents, config
+        self._evaluators: dict[int, Evaluator] = {}
+        self._matches = make_matches(env, behaviour, config)
+
+    def __call__(self, train: Trained, stop: Callable[[], bool]) -> dict[str, Any]:
+        """The summary of an evaluation as training has them; empty if it was stopped."""
+        summary = self.play(self._config.eval.episodes, stop)
+        if not summary or self._matches is None:
+            return summary
+        won = self._matches(train, stop)
+        self.notices += self._matches.notices
+        self._matches.notices.clear()
+        return summary | won if won else {}
+
+    def play(self, episodes: int, stop: Callable[[], bool] = bool) -> dict[str, Any]:
+        """The summary of `episodes` episodes; empty if they were stopped."""
+        if episodes < 1:
+            raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
+        config = self._config
+        if episodes not in self._evaluators:
+            how = (config.env, config.seed, config.track.success_return, True, config.eval.max_steps)
+            self._evaluators[episodes] = make_evaluator(self._env, Learners(self._agents.policies), episodes, *how)
+        evaluator = self._evaluators[episodes]
+        played = evaluator(actors(self._agents.groups), stop)
+        self.notices += [f"In an evaluation: {notice}" for notice in evaluator.notices]
+        evaluator.notices.clear()
+        return played.summary() if played else {}
+
+    def close(self) -> None:
+        for evaluator in self._evaluators.values():
+            evaluator.close()
+        if self._matches is not None:
+            self._matches.close()
+
+
+def score(played: Mapping[str, Any]) -> float | None:
+    """What chooses the best policy: the mean return of an evaluation, with self-play the share of games won, since
+    what one side wins the other loses."""
+    return played.get("win_rate", played.get("return_mean"))

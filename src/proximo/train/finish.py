@@ -1,0 +1,118 @@
+"""The end of a run: its last checkpoint, its models, the final evaluation, the result, plots and a video."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proximo.config import Config
+from proximo.envs.api import HostSource, JaxEnv
+from proximo.errors import EnvError
+from proximo.plots.write import draw_pictures
+from proximo.rollout.episode_log import LoggedAgents, episode_log
+from proximo.rollout.video import render_video
+from proximo.run_dir.directory import versions
+from proximo.train.counters import Row
+
+if TYPE_CHECKING:
+    from proximo.train.active_run import ActiveRun
+
+_drawing = threading.Lock()
+"""Matplotlib is not made for threads, of which an experiment has several."""
+
+
+def finish_run(run: ActiveRun) -> Row:
+    """Write everything that is written at the end, and tell of it; what `result.json` holds. A run that was cut short
+    is not evaluated."""
+    progress = run.progress
+    _keep_the_end(run)
+    reason = progress.stop_reason or "interrupted"
+    if progress.counters.unfinished and reason != "failed":  # its evaluation was stopped, and may decide how it ends
+        reason = "interrupted"
+    complete = reason not in ("interrupted", "failed")
+    known = progress.counters.final_eval if complete else None  # the one that ended the run
+    played = known or (final_evaluation(run) if complete else None)
+    if complete and played is None and run.stopping():  # a resume makes up for it
+        reason, complete = "interrupted", False
+    # A run that was cut short has no score: it is judged when it goes on, at the updates at which any run is.
+    best = progress.note_score(run.score(played or {}, last=True) if complete else None)
+    run.checkpoints.finish_best(run.state, progress.saved(), best)
+    result = {
+        "env": run.config.env.id,
+        "seed": run.config.seed,
+        "algorithm": "PPO",
+        **progress.summary(played),
+        "stop_reason": reason,
+        "final_eval": played,
+        "versions": versions(),
+    }
+    if not run.interrupt.impatient:
+        run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
+    # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
+    run.write(lambda: run.directory.finish(result))
+    _tell_callbacks(run, result, evaluated=played is not None and not known)
+    return result
+
+
+def _keep_the_end(run: ActiveRun) -> None:
+    """The last checkpoint and the models."""
+    try:
+        run.checkpoints.finish(run.state, run.progress.saved())
+    except EnvError as error:  # they cannot say where they stand: the checkpoint does without
+        run.console.note(f"At the end of the run: {error.sentence}")
+        run.trainer.program.close()
+        run.checkpoints.finish(run.state, run.progress.saved())
+
+
+def final_evaluation(run: ActiveRun) -> Row | None:
+    """The evaluation of the last policy; None if it was stopped, or failed."""
+    try:
+        return run.evaluate() or None
+    except EnvError as error:
+        run.console.note(f"There is no final evaluation: {error}")
+        return None
+
+
+def _tell_callbacks(run: ActiveRun, result: Row, evaluated: bool) -> None:
+    """All is saved: now they may fail."""
+    played = result["final_eval"]
+    if run.last is not None:
+        row, finished = run.last
+        run.callbacks.updated([(row | {f"eval/{name}": value for name, value in (played or {}).items()}, finished)])
+    run.tell_of_checkpoints()
+    if evaluated:
+        run.callbacks.call("on_evaluation", played)
+    run.callbacks.call("on_end", result)
+
+
+def write_plots(
+    path: Path,
+    config: Config,
+    result: Row,
+    env: JaxEnv | HostSource,
+    agents: LoggedAgents,
+    stop: Callable[[], bool] = bool,
+) -> list[str]:
+    """Draw the run in `path`, and, if its policy was evaluated, an episode of that. What fails becomes a sentence:
+    a plot is never worth a run."""
+    trouble: list[str] = []
+    played = None
+    try:
+        if result["final_eval"]:
+            played = episode_log(env, agents, config.env, config.seed, stop, config.eval.max_steps)
+    except Exception as error:
+        trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
+    try:
+        with _drawing:
+            trouble += draw_pictures(path, config, result, played)
+    except Exception as error:
+        trouble.append(f"There are no pictures: {type(error).__name__}: {error}")
+    try:
+        if config.track.video and result["final_eval"]:
+            limit = config.eval.max_steps
+            trouble += render_video(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
+    except Exception as error:
+        trouble.append(f"There is no video: {error}")
+    return trouble
