@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -50,6 +51,7 @@ SPACING = 100_000
 """Between seeds: environment i of a run has its seed + i."""
 
 Settings = dict[str, Any]
+Env = gymnasium.Env[Any, Any]
 
 
 def candidates() -> dict[str, tuple[str | None, Settings]]:
@@ -66,7 +68,8 @@ def settings_of(name: str, kind: str) -> Settings:
     """What candidate `name` trains with where actions are of `kind`; `discrete:` and `continuous:` say it by kind."""
     _, values = candidates()[name]
     plain = {key: value for key, value in values.items() if key not in ("discrete", "continuous")}
-    return plain | values.get(kind, {})
+    chosen: Settings = plain | values.get(kind, {})
+    return chosen
 
 
 def digest(values: Settings) -> str:
@@ -114,9 +117,9 @@ def train_all(runs: Iterator[tuple[str, str, int]]) -> None:
 
 
 def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) -> dict[str, Any]:
-    import proximo.train.trainer as module
     from proximo import PPOTrainer
 
+    module: Any = importlib.import_module("proximo.train.trainer")
     module.illustrate = lambda *_: []  # pictures of hundreds of runs take longer than training them
     shared = {
         "train.total_timesteps": about["steps"],
@@ -128,11 +131,17 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
         "seed": seed,
         "env.workers": 1 if env.startswith("envpool/") else 0,
     }
-    began, cpu, ended = time.perf_counter(), cpu_seconds(), []
+    began, cpu = time.perf_counter(), cpu_seconds()
+    ended: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
         finish = trainer._finish
-        trainer._finish = lambda *rest: ended.append((time.perf_counter(), cpu_seconds())) or finish(*rest)
+
+        def finish_timed(*rest: Any) -> Any:
+            ended.append((time.perf_counter(), cpu_seconds()))
+            return finish(*rest)
+
+        trainer._finish = finish_timed  # type: ignore[assignment, method-assign]
         result = trainer.train()
     if trainer.interrupted_by is not None:
         sys.exit(128 + trainer.interrupted_by)
@@ -179,12 +188,12 @@ def train_sb3(env: str, about: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
+def as_gymnasium(env: str, seed: int, max_steps: int | None) -> Env:
     """The environment as Stable-Baselines3 takes it. Images below 36 x 36, which its CNN cannot read, and numbers on
     their own become plain vectors."""
     family, _, name = env.partition("/")
     if family in ("gymnax", "jumanji"):
-        made: gymnasium.Env = Jitted(env, seed)
+        made: Env = Jitted(env, seed)
     elif family == "envpool":
         made = Unbatched(name, env, seed)
     else:
@@ -195,15 +204,16 @@ def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(made, max_steps) if max_steps else made
 
 
-class Vectors(gymnasium.ObservationWrapper):
+class Vectors(gymnasium.ObservationWrapper[Any, Any, Any]):
     """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since
     some (`values`) are taken in the modules of PyTorch."""
 
-    def __init__(self, env: gymnasium.Env):
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
-        spaces = gymnasium.spaces
-        self._boxes = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Box)}
-        kept = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Discrete)}
+        spaces, seen = gymnasium.spaces, env.observation_space
+        assert isinstance(seen, spaces.Dict)
+        self._boxes = {key: space for key, space in seen.items() if isinstance(space, spaces.Box)}
+        kept: dict[str, Any] = {key: space for key, space in seen.items() if isinstance(space, spaces.Discrete)}
         vectors = {
             key: spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), np.float32)
             for key, space in self._boxes.items()
@@ -218,15 +228,16 @@ class Vectors(gymnasium.ObservationWrapper):
         }
 
 
-class Jitted(gymnasium.Env):
+class Jitted(gymnasium.Env[Any, Any]):
     """A JAX environment, stepped one by one from outside."""
 
-    def __init__(self, env_id: str, seed: int):
+    def __init__(self, env_id: str, seed: int) -> None:
         import jax
 
         from proximo import envs
 
         source = envs.make(env_id)
+        assert isinstance(source, envs.JaxEnv)
         self.observation_space, self.action_space = source.spec.observation_space, source.spec.action_space
         self._limit, self._jax = source.spec.max_steps, jax
 
@@ -259,10 +270,10 @@ class Jitted(gymnasium.Env):
         return obs, float(reward), bool(terminated), cut, {}
 
 
-class Unbatched(gymnasium.Env):
+class Unbatched(gymnasium.Env[Any, Any]):
     """One environment of EnvPool."""
 
-    def __init__(self, name: str, env_id: str, seed: int):
+    def __init__(self, name: str, env_id: str, seed: int) -> None:
         import envpool
 
         from proximo import envs
@@ -270,11 +281,13 @@ class Unbatched(gymnasium.Env):
         spec = envs.make(env_id).spec
         self.observation_space = spec.observation_space
         action = spec.action_space
+        assert isinstance(action, gymnasium.spaces.Box)
         self.action_space = gymnasium.spaces.Box(action.low, action.high, action.shape, np.float32)
         self._dtype = action.dtype
         self._pool = envpool.make(name, env_type="gymnasium", num_envs=1, seed=seed)
 
     def _first(self, obs: Any) -> Any:
+        assert isinstance(self.observation_space, gymnasium.spaces.Dict)
         return {key: np.asarray(obs[key][0]) for key in self.observation_space}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
