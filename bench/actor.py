@@ -33,7 +33,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(
-            options.env, preset=False, out=f"{folder}/run", num_envs=8, rollout_length=128, workers=options.workers
+            options.env,
+            preset="documents",
+            out=f"{folder}/run",
+            num_envs=8,
+            rollout_length=128,
+            workers=options.workers,
         )
         with trainer:
             program = trainer.program
@@ -41,7 +46,7 @@ def main() -> None:
             state = program.init(trainer._given())
             program.compile(state)
             runner, behaviour = program._runner, program.behaviour
-            chosen, noise = program._chosen(state)
+            packed, noise = program._acting(state)
             actors = {
                 name: [jax.jit(actor(behaviour, part, chosen), compiler_options=given) for part in runner.env.parts]
                 for name, given in WAYS.items()
@@ -50,7 +55,7 @@ def main() -> None:
             for number in range(REPEATS + 1):
                 for name, act in actors.items():
                     runner._act = act
-                    runner.run(chosen, state.runner, noise, bool)
+                    runner.run(packed, state.runner, noise, bool)
                     if number:  # the first compiles
                         seconds[name].append((runner.policy_seconds, runner.env_seconds))
     for name, values in seconds.items():

@@ -22,7 +22,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def measure(env: str, settings: dict[str, Any]) -> tuple[float, int]:
     """Seconds that a checkpoint takes, and its size."""
-    with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset=False, **settings) as trainer:
+    with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset="documents", **settings) as trainer:
         state = trainer.program.init(trainer._given())
         history, run, times = History(trainer.config, trainer.env.spec.groups), Path(folder), []
         for _ in range(10):

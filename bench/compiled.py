@@ -50,7 +50,7 @@ def proximo_steps_per_second(num_updates: int) -> Measure:
     folder = Path(tempfile.mkdtemp())
     trainer = PPOTrainer(
         env=f"gymnax/{ENV}",
-        preset=False,
+        preset="documents",
         num_envs=NUM_ENVS,
         rollout_length=ROLLOUT_LENGTH,
         epochs_per_update=EPOCHS,

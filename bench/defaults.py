@@ -3,11 +3,13 @@
     python bench/defaults.py train --round 1               the candidates of a round, on the half for choosing
     python bench/defaults.py train --half judge --only documents --seeds 5
     python bench/defaults.py sb3 --half judge --seeds 5    Stable-Baselines3's defaults, as many steps
+    python bench/defaults.py presets                       presets against the chosen values, each where it is for
     python bench/defaults.py table --half choose           how candidates compare so far
-    python bench/defaults.py report                        writes docs/defaults.md
+    python bench/defaults.py report                        writes docs/defaults.md and docs/defaults/summary.json
 
 `bench/defaults.yaml` names environments, budgets and candidates. Each run that is done appends a line to
-`docs/defaults/results.jsonl`; what stands there is never trained again, so every command goes on where it was stopped.
+`docs/defaults/results.jsonl` (of presets: `presets.jsonl`); what stands there is never trained again, so every command
+goes on where it was stopped.
 A score is the mean return of the final policy over 20 deterministic episodes (10 on the half for choosing), on
 environments of their own. Scores do not depend on processes and threads, so each run stays on one core, to share a
 machine well, and is timed like that: by the clock, and in processor seconds, which a busy machine changes less.
@@ -37,53 +39,25 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 import gymnasium
 import numpy as np
-import yaml
+
+from defaults_plan import ENVIRONMENTS, PLAN, PRESETS, RESULTS, Settings, candidates, results, settings_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # where raw_units is found, in worker processes too
-DOCS = HERE.parent / "docs"
-RESULTS = DOCS / "defaults" / "results.jsonl"
-PLAN = yaml.safe_load((HERE / "defaults.yaml").read_text())
-ENVIRONMENTS: dict[str, dict[str, Any]] = PLAN["environments"]
 SB3 = "Stable-Baselines3"
 EPISODES = {"choose": 10, "judge": 20}
 SPACING = 100_000
 """Between seeds: environment i of a run has its seed + i."""
-
-Settings = dict[str, Any]
-Env = gymnasium.Env[Any, Any]
-
-
-def candidates() -> dict[str, tuple[str | None, Settings]]:
-    """Every candidate by name: the kind of action it is for, and all of its settings."""
-    found: dict[str, tuple[str | None, Settings]] = {}
-    for entries in PLAN["rounds"].values():
-        for name, entry in entries.items():
-            changed = entry.get("settings", entry) if "only" in entry else entry
-            found[name] = (entry.get("only"), PLAN["documents"] | changed)
-    return found
-
-
-def settings_of(name: str, kind: str) -> Settings:
-    """What candidate `name` trains with where actions are of `kind`; `discrete:` and `continuous:` say it by kind."""
-    _, values = candidates()[name]
-    plain = {key: value for key, value in values.items() if key not in ("discrete", "continuous")}
-    chosen: Settings = plain | values.get(kind, {})
-    return chosen
 
 
 def digest(values: Settings) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def results() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def keep(row: dict[str, Any]) -> None:
+def keep(row: dict[str, Any], path: Path) -> None:
     """Append one line, whole, however many processes do so."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a") as file:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(row) + "\n")
 
@@ -98,19 +72,38 @@ def todo(names: list[str], half: str, seeds: int, only_envs: list[str] | None) -
             yield name, env, seed
 
 
-def train_all(runs: Iterator[tuple[str, str, int]]) -> None:
+def presets_todo(only_envs: list[str] | None) -> Iterator[tuple[str, str, int]]:
+    """What of the presets is not trained yet, environment by environment."""
+    done = {(row["candidate"], row["env"], row["seed"]) for row in results(PRESETS)}
+    for env, about in PLAN["presets"].items():
+        for run in itertools.product(("preset", "defaults"), [env], range(0, about["seeds"] * SPACING, SPACING)):
+            if run not in done and (not only_envs or env in only_envs):
+                yield run
+
+
+def preset_settings(env: str) -> Settings:
+    """What the preset for `env` says of how to train; for how long, and when to stop, is the comparison's."""
+    from proximo.presets import find_preset
+
+    return {path: value for path, value in find_preset(env).items() if not path.startswith(("train.", "stop."))}
+
+
+def train_all(runs: Iterator[tuple[str, str, int]], path: Path = RESULTS) -> None:
     """Train and keep; a run that fails is reported, and the others go on."""
     for name, env, seed in runs:
-        about = ENVIRONMENTS[env]
+        about = ENVIRONMENTS[env] if path == RESULTS else PLAN["presets"][env]
         try:
             if name == SB3:
                 row = train_sb3(env, about, seed)
+            elif name == "preset":
+                row = train_proximo(env, about, seed, preset_settings(env))
             else:
-                row = train_proximo(env, about, seed, settings_of(name, about["action"]))
+                values = settings_of(PLAN["chosen"] if name == "defaults" else name, about["action"])
+                row = train_proximo(env, about, seed, values)
         except Exception:
             print(f"{name} on {env}, seed {seed}, failed:\n{traceback.format_exc()}", flush=True)
             continue
-        keep({"candidate": name, "env": env, "seed": seed} | row)
+        keep({"candidate": name, "env": env, "seed": seed} | row, path)
         print(
             f"{time.strftime('%H:%M:%S')} {name} {env} {seed}: {row['score']:.2f}, {row['seconds']:.1f} s", flush=True
         )
@@ -124,7 +117,7 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
     shared = {
         "train.total_timesteps": about["steps"],
         "eval.frequency": 0,
-        "eval.episodes": EPISODES[about["half"]],
+        "eval.episodes": EPISODES[about.get("half", "judge")],
         "eval.max_steps": 2_000,
         "env.max_steps_per_episode": about.get("max_steps"),
         "checkpoint.num_checkpoints": 0,
@@ -143,6 +136,7 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
 
         trainer._finish = finish_timed  # type: ignore[assignment, method-assign]
         result = trainer.train()
+        rows = [json.loads(line) for line in (trainer.path / "metrics.jsonl").read_text().splitlines()]
     if trainer.interrupted_by is not None:
         sys.exit(128 + trainer.interrupted_by)
     played = result["final_eval"]
@@ -153,7 +147,15 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
         "seconds": round(ended[0][0] - began, 2),
         "cpu_seconds": round(ended[0][1] - cpu, 2),
         "settings": digest(values),
+        "trained_return": result["final_return"],
+        **({"reached_at": reached_at(rows, about["goal"])} if "goal" in about else {}),
     }
+
+
+def reached_at(rows: list[dict[str, Any]], goal: float) -> int | None:
+    """Steps after which the mean return of the last 100 training episodes was first `goal`, if ever."""
+    reached = (row["step"] for row in rows if row["episode"] >= 100 and row["recent/return_mean"] >= goal)
+    return next(reached, None)
 
 
 def cpu_seconds() -> float:
@@ -310,13 +312,17 @@ def main() -> None:
         sub.add_argument("--only", nargs="+", help="these candidates", metavar="CANDIDATE")
         sub.add_argument("--envs", nargs="+", help="these environments")
         sub.add_argument("--seeds", type=int, default=3)
+    commands.add_parser("presets").add_argument("--envs", nargs="+", help="these environments")
     commands.add_parser("report")
     given = parser.parse_args()
     if given.command == "report":
         import defaults_report
 
-        chosen = {name: values for name, (_, values) in candidates().items()}
-        defaults_report.write(ENVIRONMENTS, results(), PLAN["chosen"], chosen)
+        defaults_report.write()
+        return
+    if given.command == "presets":
+        with contextlib.suppress(KeyboardInterrupt):
+            train_all(presets_todo(given.envs), PRESETS)
         return
     names = given.only or list(PLAN["rounds"][given.round] if given.round else candidates())
     if given.command == "sb3":
@@ -324,7 +330,7 @@ def main() -> None:
     if given.command == "table":
         import defaults_report
 
-        defaults_report.table(ENVIRONMENTS, results(), given.half)
+        defaults_report.table(given.half)
         return
     runs = todo(names, given.half, given.seeds, given.envs)
     if given.command == "list":

@@ -41,7 +41,7 @@ def proximo(env: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(
             env,
-            preset=False,
+            preset="documents",
             out=f"{folder}/run",
             total_timesteps=WARM_UP + STEPS["proximo"][env],
             eval_frequency=0,
@@ -130,11 +130,11 @@ def sleepers() -> float:
     assert isinstance(program, HostProgram)
     state = program.init(trainer._given())
     program.compile(state)
-    chosen, noise = program._chosen(state)
+    packed, noise = program._acting(state)
     rates = []
     for _ in range(6):
         begin = time.perf_counter()
-        program._runner.run(chosen, state.runner, noise, bool)
+        program._runner.run(packed, state.runner, noise, bool)
         rates.append(SLEEPERS * 128 / (time.perf_counter() - begin))
     trainer.close()
     return statistics.median(rates)

@@ -59,6 +59,7 @@ class Training:
             activation="relu",
             cnn=cnn,
             torso=torso,
+            normalize_rewards=False,
         )
         config = settings.build(settings.from_keywords(chosen))
         env = Snow(shape)

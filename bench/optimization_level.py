@@ -21,7 +21,7 @@ REPEATS = 7
 
 def main() -> None:
     env = sys.argv[1] if len(sys.argv) > 1 else "gymnax/CartPole-v1"
-    trainer = PPOTrainer(env=env, preset=False, minibatch_size=256, epochs_per_update=4)
+    trainer = PPOTrainer(env=env, preset="documents", minibatch_size=256, epochs_per_update=4)
     program = trainer.program
     assert isinstance(program, CompiledProgram)
     state = program.init(trainer._given())

@@ -33,11 +33,11 @@ import psutil
 
 from proximo import PPOTrainer, settings
 from proximo.tracking.feed import NICENESS
-from proximo.tracking.mlflow import MlflowRun
+from proximo.tracking.mlflow import MlflowTracker
 
 os.environ.pop("PROXIMO_MLFLOW", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
-BASE: dict[str, Any] = {"epochs_per_update": 4, "minibatch_size": 256, "preset": False, "eval_frequency": 0}
+BASE = {"epochs_per_update": 4, "minibatch_size": 256, "preset": "documents", "eval_frequency": 0}
 SHORT = {"gymnax/CartPole-v1": 500_000, "CartPole-v1": 200_000}
 FAR = 1_000_000_000
 WINDOW = 3.0
@@ -78,11 +78,11 @@ def send_without_pause(path: Path, uri: str) -> None:
     """Send the rows of a run to an MLflow, again and again, under new numbers."""
     os.nice(NICENESS)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    run = MlflowRun(path, settings.build(settings.from_file(path / "config.yaml")), uri)
-    run.connect(live=True)
+    run = MlflowTracker(path, settings.build(settings.from_file(path / "config.yaml")), uri)
+    run.open(live=True)
     print("ready", flush=True)
     for number in itertools.count(1):
-        run.send([row | {"update": number * ROWS + i} for i, row in enumerate(rows[-ROWS:])])
+        run.rows([row | {"update": number * ROWS + i} for i, row in enumerate(rows[-ROWS:])])
 
 
 class Switch:

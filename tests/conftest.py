@@ -27,15 +27,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # The modules of formulas: here `[B]` against `[B, 1]` is the classic silent bug.
 install_import_hook(
     [
-        "proximo.policy.beta",
-        "proximo.policy.composite",
         "proximo.policy.distributions",
-        "proximo.policy.gaussian",
         "proximo.policy.normalize",
         "proximo.policy.policies",
         "proximo.ppo.advantages",
-        "proximo.ppo.buffer",
-        "proximo.ppo.finite",
+        "proximo.ppo.rollout_metrics",
+        "proximo.ppo.nonfinite",
         "proximo.ppo.loss",
         "proximo.ppo.optimizer",
         "proximo.ppo.samples",

@@ -28,7 +28,9 @@ SETTINGS: dict[str, Any] = dict(
     num_checkpoints=3,
     normalize_observations=True,
     normalize_rewards=True,
+    learning_rate=3e-4,
     learning_rate_schedule="linear",
+    entropy_coef=0.01,
 )
 
 

@@ -15,6 +15,14 @@ from proximo.display.console import Console
 from proximo.envs.api import EnvSpec, Transition
 
 UNIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
+PLAIN: dict[str, Any] = dict(
+    learning_rate=3e-4,
+    learning_rate_schedule="constant",
+    entropy_coef=0.01,
+    normalize_observations=False,
+    normalize_rewards=False,
+)
+"""The documents' values, for tests whose numbers or seeds were found with these."""
 
 
 class Probe:

@@ -47,10 +47,9 @@ SPACES = [
 ]
 
 
-def agent(action_space: spaces.Space[Any], **keywords: Any) -> PPOAgent:
-    return PPOAgent(
-        OBS, action_space, settings.build(settings.from_keywords({"hidden_sizes": [8], "seed": 1} | keywords))
-    )
+def agent(action_space, **keywords):
+    plain = {"hidden_sizes": [8], "seed": 1, "normalize_observations": False, "normalize_rewards": False}
+    return PPOAgent(OBS, action_space, settings.build(settings.from_keywords(plain | keywords)))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)

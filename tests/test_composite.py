@@ -14,10 +14,10 @@ from scipy import special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.beta import Beta
-from proximo.policy.composite import Composite, build_distribution
 from proximo.policy.distributions import Distribution
-from proximo.policy.gaussian import Gaussian, TanhGaussian
+from proximo.policy.distributions.beta import Beta
+from proximo.policy.distributions.composite import Composite, build_distribution
+from proximo.policy.distributions.gaussian import Gaussian, TanhGaussian
 
 # "move" comes first, although JAX sorts it behind "arm".
 SPACE = spaces.Dict(

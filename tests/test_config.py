@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import proximo
-from proximo.config import MINIBATCH, Config, EnvConfig, NetworkConfig, PPOConfig, TrainConfig, check
+from proximo.config import MINIBATCH, Config, EnvConfig, NetworkConfig, PPOConfig, TrainConfig, check, check_minibatch
 from proximo.errors import UserError
 from proximo.settings import SETTINGS, build, settle
 
@@ -23,7 +23,7 @@ def config_with(num_envs: int = 8, total_timesteps: int = 1_000_000, **ppo: Any)
     )
 
 
-def refusal(config: Config) -> str:
+def refusal(config, check=check):
     with pytest.raises(UserError) as caught:
         check(config)
     assert "\n" not in str(caught.value)
@@ -37,7 +37,6 @@ def refusal(config: Config) -> str:
 def test_derived_numbers() -> None:
     config = config_with(num_envs=4, rollout_length=32, minibatch_size=16, total_timesteps=1_000)
     assert config.frames_per_batch == 128
-    assert config.num_minibatches == 8
     assert config.num_updates == 8  # 7 updates give 896 steps, 8 give 1024
 
 
@@ -62,27 +61,27 @@ def test_defaults_fit_together() -> None:
     assert check(Config()) == Config()
 
 
-def test_minibatch_that_does_not_divide_names_the_numbers_and_the_nearest_sizes() -> None:
-    text = refusal(config_with(num_envs=3, rollout_length=100, minibatch_size=64))
+def test_minibatch_that_does_not_divide_names_the_numbers_and_the_nearest_sizes():
+    text = refusal(config_with(num_envs=3, rollout_length=100, minibatch_size=64), check_minibatch)
     assert "ppo.minibatch_size=64" in text
     assert "300 samples" in text
     assert "env.num_envs=3 * ppo.rollout_length=100" in text
     assert text.endswith("the nearest sizes that do: 50, 60, 75.")
 
 
-def test_minibatch_larger_than_the_rollout_is_refused() -> None:
-    text = refusal(config_with(num_envs=1, rollout_length=16, minibatch_size=64))
+def test_minibatch_larger_than_the_rollout_is_refused():
+    text = refusal(config_with(num_envs=1, rollout_length=16, minibatch_size=64), check_minibatch)
     assert "ppo.minibatch_size=64 does not divide the 16 samples" in text
     assert text.endswith("4, 8, 16.")
 
 
 def test_suggested_sizes_are_accepted() -> None:
     for size in (50, 60, 75):
-        check(config_with(num_envs=3, rollout_length=100, minibatch_size=size))
+        check_minibatch(config_with(num_envs=3, rollout_length=100, minibatch_size=size))
 
 
-def test_refusing_a_huge_rollout_does_not_try_every_number() -> None:
-    text = refusal(config_with(num_envs=1_000_000, rollout_length=1_000, minibatch_size=7))
+def test_refusing_a_huge_rollout_does_not_try_every_number():
+    text = refusal(config_with(num_envs=1_000_000, rollout_length=1_000, minibatch_size=7), check_minibatch)
     assert text.endswith("4, 5, 8.")
 
 
@@ -98,9 +97,8 @@ def test_minibatch_of_one_is_fine_otherwise(normalize: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_epsilon", "entropy_coef"])
-def test_end_without_a_schedule_is_refused(name: str) -> None:
-    given: dict[str, Any] = {f"{name}_end": 0.001}
-    text = refusal(config_with(**given))
+def test_end_without_a_schedule_is_refused(name):
+    text = refusal(config_with(**{f"{name}_end": 0.001, f"{name}_schedule": "constant"}))
     assert f"ppo.{name}_end=0.001" in text
     assert f"ppo.{name}_schedule=constant" in text
 
@@ -234,5 +232,22 @@ def test_every_setting_is_read() -> None:
 def test_an_open_minibatch_is_the_largest_that_fits(num_envs: int, rollout_length: int, size: int) -> None:
     config = build({"env.num_envs": num_envs, "ppo.rollout_length": rollout_length})
     assert config.minibatch_size == size
-    assert config.num_minibatches * size == num_envs * rollout_length
+    assert num_envs * rollout_length % size == 0
     assert settle(config, continuous=False).ppo.minibatch_size == size
+
+
+def test_minibatches_count_samples_of_all_agents_that_share_a_policy():
+    """4 environments * 10 steps: 120 samples of a group of three, 40 of a single agent."""
+    config = config_with(num_envs=4, rollout_length=10, minibatch_size=60)
+    check_minibatch(config, [3])
+    with pytest.raises(UserError, match=r"=60 does not divide the 40 samples .* \* ppo.rollout_length=10\);"):
+        check_minibatch(config, [3, 1])
+    with pytest.raises(UserError, match=r"=50 does not divide the 120 .*=10 \* 3 agents\); .* 30, 40, 60\."):
+        check_minibatch(config_with(num_envs=4, rollout_length=10, minibatch_size=50), [3])
+
+
+@pytest.mark.parametrize(("members", "size"), [([1], 40), ([3], 120), ([3, 1], 40), ([2, 4], 80), ([10], 200)])
+def test_an_open_minibatch_fits_every_group(members, size):
+    """4 environments * 10 steps, up to 256 samples: the largest divisor of 40, of 120, of both 120 and 40, ..."""
+    config = build({"env.num_envs": 4, "ppo.rollout_length": 10})
+    assert settle(config, continuous=False, members=members).ppo.minibatch_size == size

@@ -131,7 +131,7 @@ def test_numbers_for_people() -> None:
         (
             {"max_episodes": 7},
             {"episodes": 6},
-            "The budget is used up: train.total_timesteps=1000. It ended the run before train.max_episodes=7.",
+            "The budget is used up: train.total_timesteps=1000. The run ended before train.max_episodes=7 was reached.",
         ),
         ({"max_seconds": 2.5}, {"total_steps": 999}, "The budget is used up: train.max_seconds=2.5."),
     ],

@@ -18,10 +18,10 @@ from scipy import integrate, special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.beta import ATTEMPTS, gamma_sample
-from proximo.policy.composite import build_distribution
-from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
-from proximo.policy.gaussian import Bounds, Gaussian, TanhGaussian
+from proximo.policy.distributions import Bernoulli, Categorical, MultiCategorical
+from proximo.policy.distributions.beta import ATTEMPTS, gamma_sample
+from proximo.policy.distributions.composite import build_distribution
+from proximo.policy.distributions.gaussian import Bounds, Gaussian, TanhGaussian
 
 BOOL: Any = bool  # a dtype that Gymnasium takes, and its annotations do not
 

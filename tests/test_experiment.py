@@ -24,8 +24,9 @@ from proximo.experiment import runner as runner_module
 from proximo.experiment.plan import Plan, PlannedRun, make_plan, make_trials
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.track import ExperimentFeeder
-from proximo.run import find_run
 from proximo.run_dir.directory import RunDirectory
+from proximo.run_dir.lock import take_lock
+from proximo.run_dir.read import find_run
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
 JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
@@ -124,7 +125,7 @@ def test_seeds_that_share_environments_are_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(runner_module.Slots, "run", lambda self: None)
     heard = Heard()
     run_multiple_experiments(HOST, seeds=[0, 1], out=tmp_path / "e", preset=False, progress=heard, **SHORT)
-    assert heard.notes[0].startswith("The seeds 0 and 1 start 3 of 4 environments alike on CartPole-v1")
+    assert heard.notes[0].startswith("The seeds 0 and 1 have 3 of 4 environments in common on CartPole-v1")
     heard = Heard()
     run_multiple_experiments(HOST, seeds=2, out=tmp_path / "f", preset=False, progress=heard, **SHORT)
     assert heard.notes == []
@@ -149,7 +150,7 @@ def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path: Path, monkey
         raise ValueError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner_module, "PPOTrainer", fails)
+        patch.setattr("proximo.experiment.single.PPOTrainer", fails)
         run_multiple_experiments(JAX, seeds=1, out=out, preset=False, progress=heard, **SHORT)
         with pytest.warns(UserWarning, match=r"seed0 failed: ValueError: not now"):
             summary = runner_module.carry_out(Plan.load(out), out)
@@ -236,8 +237,8 @@ def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "e"
     run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
     with (out / "experiment.json").open("rb") as file:
-        assert runner_module.take_lock(file)
-        with pytest.raises(UserError, match="carried out by another process"):
+        assert take_lock(file)
+        with pytest.raises(UserError, match="already running in another process"):
             runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())
 
 
@@ -309,22 +310,22 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "clip_epsilon=0.1" in done.output
     assert "4 runs, at most 40,000 steps" in done.output
-    assert "At most about" in done.output
+    assert "Estimated time: at most about" in done.output
     assert not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ([], "Say what to train on"),
+        ([], "Name an environment"),
         ([JAX, "--trials", "0"], "--trials must be at least 1"),
         ([JAX, "--trials", "some"], "--trials must be"),
         (["nothing.yaml"], "Cannot read the configuration nothing.yaml"),
-        ([JAX, "--resume", "somewhere"], "it takes only --jobs and --quiet"),
-        (["--resume", "somewhere", "--no-mlflow"], "it takes only --jobs and --quiet"),
-        (["--resume", "somewhere", "--dry-run"], "it takes only --jobs and --quiet"),
+        ([JAX, "--resume", "somewhere"], "only --jobs and --quiet can be given"),
+        (["--resume", "somewhere", "--no-mlflow"], "only --jobs and --quiet can be given"),
+        (["--resume", "somewhere", "--dry-run"], "only --jobs and --quiet can be given"),
         (["--resume", "somewhere"], "it has no experiment.json"),
-        ([JAX, "--mlflow", "http://x", "--no-mlflow"], "exclude each other"),
+        ([JAX, "--mlflow", "http://x", "--no-mlflow"], "cannot be used together"),
     ],
 )
 def test_mistakes_are_answered_in_words(words: list[Any], answer: str) -> None:
@@ -400,7 +401,7 @@ def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path
     process.send_signal(number)
     said = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 128 + number, said
-    assert f"`proximo experiment --resume {out}` does what is missing" in said
+    assert f"`proximo experiment --resume {out}` continues it" in said
     begun = [path for path in out.glob("runs/*") if (path / "metrics.jsonl").exists()]
     assert begun
     for path in begun:
@@ -509,7 +510,7 @@ def test_mlflow_has_the_pictures_of_every_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PROXIMO_MLFLOW", raising=False)
-    monkeypatch.setattr("proximo.tracking.tracker.PATIENCE", 60.0)
+    monkeypatch.setattr("proximo.tracking.process.PATIENCE", 60.0)
     heard = Heard()
     run_multiple_experiments(JAX, seeds=3, out=tmp_path / "e", preset=False, progress=heard, **SHORT)
     assert heard.notes == []
@@ -531,7 +532,7 @@ def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path: Path, monkey
     done = CliRunner().invoke(app, ["compare", "e", "--out", "c"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "c" / "report.html").is_file()
-    with pytest.raises(UserError, match="c already holds something"):
+    with pytest.raises(UserError, match="c is not an empty folder"):
         CliRunner().invoke(app, ["compare", "e", "--out", "c"], catch_exceptions=False)
 
 

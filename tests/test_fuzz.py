@@ -27,9 +27,8 @@ from proximo.errors import UserError
 from proximo.experiment.compare import gather
 from proximo.experiment.plan import Plan, make_plan, make_trials, read_plan
 from proximo.experiment.tables import comparison_table, plan_table
-from proximo.run import find_run, read_config
 from proximo.run_dir.directory import RunDirectory
-from proximo.run_dir.read import best_of, list_runs
+from proximo.run_dir.read import best_of, find_run, list_runs, read_config
 from proximo.train import checkpoint
 from proximo.train.history import History
 from proximo.train.setup import find_resumable, is_complete
@@ -121,7 +120,7 @@ def read_all(home: Path) -> Iterator[Callable[[], Any]]:
     shown(runs_table(listed))
     for one in listed:
         one.as_json()
-        best_of(listed, one.env) if one.returned is not None else None
+        best_of(listed, one.env) if one.status.episode_return is not None else None
     yield lambda: read_config(find_run(run))
     yield lambda: gather([run])
     yield lambda: gather([home / "runs"])

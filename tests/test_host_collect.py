@@ -27,8 +27,8 @@ from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
 from proximo.rollout.compiled import CompiledRunner, collect
-from proximo.rollout.host import HostRollout, HostRunner, tally
-from proximo.rollout.host_actor import aligned_zeros, pack, same_memory, unpack
+from proximo.rollout.host import HostRollout, HostRunner, make_experience
+from proximo.rollout.host_actor import aligned_zeros, pack, packed, same_memory, unpack
 from proximo.rollout.types import Rollout
 from proximo.train import host_program
 
@@ -51,8 +51,8 @@ def collected_by_host(source: HostSource, settings_: Config, agents: Agents, rol
     state = runner.start(settings_.seed)
     found = []
     for number in range(rollouts):
-        assert runner.run(chosen, state, noise_of(agents, number), bool) == STEPS
-        state, experience = tally(state, runner.rollout(state), None)
+        assert runner.run(packed(chosen), state, noise_of(agents, number), bool) == STEPS
+        state, experience = make_experience(state, runner.rollout(state), None)
         rollout = jax.tree.map(np.copy, experience.groups[ONE])
         # Final observations are only promised where an episode was cut.
         jax.tree.map(lambda leaf, cut=rollout.truncated: leaf.__setitem__(~cut, 0), rollout.final_obs)
@@ -210,7 +210,7 @@ def test_episodes_are_counted_by_hand() -> None:
     state = walks(2, STEPS)[0].start(0)
     running = dict(episode_length=jnp.array([10, 0]), episode_return={ONE: jnp.array([[100.0], [0.0]])})
     played = HostRollout({ONE: rollout}, None, rollout.ended, said, {ONE: None}, {ONE: ()})
-    after, experience = tally(dataclasses.replace(state, **running), played, None)
+    after, experience = make_experience(dataclasses.replace(state, **running), played, None)
     episodes = experience.episodes
     np.testing.assert_array_equal(episodes.length, [[0, 0], [12, 2], [0, 0], [0, 0], [3, 0]])
     assert episodes.episode_return[1, 0] == 103

@@ -13,8 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import team_probes
-from made import jax_env
-from probes import Notes
+from probes import PLAIN, Notes
 from proximo import PPOTrainer, envs
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
@@ -195,7 +194,8 @@ class Opposites:
         )
 
 
-FAST = {"num_envs": 8, "rollout_length": 16, "minibatch_size": 64, "learning_rate": 0.03, "entropy_coef": 0.0}
+FAST = PLAIN | {"num_envs": 8, "rollout_length": 16, "minibatch_size": 64}
+FAST |= {"learning_rate": 0.03, "entropy_coef": 0.0}
 
 
 @pytest.mark.slow

@@ -27,13 +27,13 @@ from proximo import PPOAgent, PPOTrainer, run_multiple_experiments, settings
 from proximo.cli.common import app
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.run import read_config
 from proximo.run_dir.directory import RunDirectory
-from proximo.run_dir.read import best_of, list_runs
-from proximo.tracking import tracker
+from proximo.run_dir.read import best_of, list_runs, read_config
+from proximo.tracking import process
 from proximo.tracking.facts import flat, safe_name
-from proximo.tracking.feed import PAUSE, Choice, Feeder, Rows, alone, keep_feeding, period, sync
-from proximo.tracking.mlflow import MAX_METRICS, MlflowRun, batches, in_words, is_unreached
+from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
+from proximo.tracking.mlflow import MAX_METRICS, MlflowTracker, batches
+from proximo.tracking.tracker import in_words, is_unreached
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -109,9 +109,9 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was tracked as users' are, from a process of its own."""
     path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(tracker.SWITCH, "1")
+        patch.setenv(process.SWITCH, "1")
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
-        patch.setattr(tracker, "PATIENCE", 60.0)
+        patch.setattr(process, "PATIENCE", 60.0)
         assert train(path) == []
     return path
 
@@ -159,13 +159,10 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(tracker.SWITCH, "1")
+def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
+    monkeypatch.setenv(process.SWITCH, "1")
     notes: list[str] = []
-    one = tracker.make_tracker(read_config(copy), copy, notes.append)
-    assert isinstance(one, tracker.Tracker)
+    one = process.make_tracker(read_config(copy), copy, notes.append)
 
     def wait_for(update: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -286,11 +283,9 @@ def test_fast_runs_send_few_rows(copy: Path, seconds: float, updates: list[int])
     assert_complete(copy)
 
 
-def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proximo.tracking.feed.MOST_BYTES", 10_000)
-    send, turns = MlflowRun.send, iter(range(1000))
+def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
+    monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
+    send, turns = MlflowTracker.rows, iter(range(1000))
 
     def failing(self: Any, rows: list[dict[str, Any]]) -> None:
         turn = next(turns) % 4
@@ -300,8 +295,9 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(
         if turn == 3:
             raise ConnectionError("before it was answered")
 
-    monkeypatch.setattr(MlflowRun, "send", failing)
-    feeder, failures = Feeder(copy, read_config(copy)), 0
+    monkeypatch.setattr(MlflowTracker, "rows", failing)
+    config, failures = read_config(copy), 0
+    feeder = Feeder(MlflowTracker(copy, config), copy, config)
     while True:
         try:
             feeder.finish()
@@ -501,18 +497,18 @@ def test_a_new_database_knows_only_its_own_folder(copy: Path, tmp_path: Path, mo
 def heard_of(*lines: Any) -> list[str]:
     """What the trainer says when the feeding process says this."""
     notes: list[str] = []
-    one = tracker.Tracker(Path("runs/run"), notes.append)
+    one = process.TrackerProcess(Path("runs/run"), notes.append)
     one._listen([json.dumps(line).encode() for line in ({"uri": "sqlite:///x.db"}, *lines)])
     return notes
 
 
 def test_trouble_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard_of({"trouble": "connection refused", "reached": False, "sent": 0}) == [
-        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training goes on; what is missing is sent "
-        "when it can be, or by `proximo sync runs/run`."
+        "MLflow at sqlite:///x.db cannot be reached (connection refused). Training continues; what is missing is "
+        "sent when it can be, or by `proximo sync runs/run`."
     ]
     assert heard_of({"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 3}) == [
-        "MLflow at sqlite:///x.db does not take everything: Invalid model name ('a.b'). Training goes on; "
+        "MLflow at sqlite:///x.db refused some data: Invalid model name ('a.b'). Training continues; "
         "`proximo sync runs/run` tries again."
     ]
     said = []
@@ -556,7 +552,7 @@ def test_python_users_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def troubled(config: Config, path: Path, note: Callable[[str], None]) -> tracker.NoTracker:
         note("MLflow lacks this run.")
-        return tracker.NoTracker()
+        return process.NoTracker()
 
     monkeypatch.setattr("proximo.train.trainer.make_tracker", troubled)
     monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
@@ -571,8 +567,8 @@ def test_python_users_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_turned_off_it_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tracker.SWITCH, "1")
+def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv(process.SWITCH, "1")
     assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []
     assert [file.name for file in (tmp_path / "runs").iterdir()] == ["run"]
     assert not (tmp_path / "runs" / "run" / "mlflow.json").exists()
@@ -581,18 +577,16 @@ def test_turned_off_it_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("switch", "wanted", "kind"),
     [
-        *((None, True, tracker.Tracker), ("1", True, tracker.Tracker)),
-        *(("0", True, tracker.NoTracker), ("off", True, tracker.NoTracker), ("1", False, tracker.NoTracker)),
+        *((None, True, process.TrackerProcess), ("1", True, process.TrackerProcess)),
+        *(("0", True, process.NoTracker), ("off", True, process.NoTracker), ("1", False, process.NoTracker)),
     ],
 )
-def test_it_is_on_unless_it_is_turned_off(
-    switch: str | None, wanted: bool, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(tracker.SWITCH)
+def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkeypatch):
+    monkeypatch.delenv(process.SWITCH)
     if switch is not None:
-        monkeypatch.setenv(tracker.SWITCH, switch)
+        monkeypatch.setenv(process.SWITCH, switch)
     config = settings.build(settings.from_keywords({"enable_mlflow": wanted}))
-    assert type(tracker.make_tracker(config, tmp_path, print)) is kind
+    assert type(process.make_tracker(config, tmp_path, print)) is kind
 
 
 # The registry
@@ -674,11 +668,9 @@ def wait_for_rows(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_and_comes_back(
-    tracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(tracker.SWITCH, "1")
-    monkeypatch.setattr(tracker, "PATIENCE", 60.0)
+def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(process.SWITCH, "1")
+    monkeypatch.setattr(process, "PATIENCE", 60.0)
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     server.__enter__()
 
@@ -705,14 +697,12 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_down_from_the_start_and_a_sync_later(
-    tracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(tracker.SWITCH, "1")
+def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(process.SWITCH, "1")
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
     assert f"MLflow at {server.uri} cannot be reached (connection refused)" in said[0]
-    assert said[1:] == [f"MLflow lacks this run (connection refused); `proximo sync {path}` sends it."]
+    assert said[1:] == [f"MLflow is missing this run (connection refused); `proximo sync {path}` sends it."]
     with pytest.raises(UserError, match=r"does not take .*: connection refused"):
         sync(path, read_config(path))
     with server:
@@ -727,8 +717,8 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_delays_nothing(untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tracker.SWITCH, "1")
+def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
+    monkeypatch.setenv(process.SWITCH, "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         uri = f"http://127.0.0.1:{hanging.getsockname()[1]}"
@@ -748,7 +738,7 @@ def test_commands(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy.parent.parent)
     done = CliRunner().invoke(app, ["sync", "run"])
     assert done.exit_code == 0, done.output
-    assert "has everything of runs/run: updates up to 45." in " ".join(done.output.split())
+    assert "has everything of runs/run, up to update 45." in " ".join(done.output.split())
     assert_complete(copy)
     listed = json.loads(CliRunner().invoke(app, ["runs", "--json", "--best", ENV]).output)
     assert [(run["run"], run["env"], run["state"]) for run in listed] == [("runs/run", ENV, "complete")]
@@ -759,7 +749,7 @@ def test_commands(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     both = CliRunner().invoke(app, ["train", ENV, "--mlflow", "http://host", "--no-mlflow"])
-    assert "exclude each other" in str(both.exception)
+    assert "cannot be used together" in str(both.exception)
     assert "There is no runs/mlflow.db yet" in str(CliRunner().invoke(app, ["ui"]).exception)
     assert "There are no runs" in CliRunner().invoke(app, ["runs"]).output
 
@@ -847,29 +837,7 @@ def test_a_log_frequency_that_is_given_is_kept_to() -> None:
     assert [row["update"] for row in rows if every.due(row) == row] == [1, 3, 5, 6], "and the fifth has an evaluation"
 
 
-def test_rows_are_read_once_and_whole(tmp_path: Path) -> None:
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
-    file.write_bytes(b'{"update": 1}\n{"upd')
-    assert rows.read() == [{"update": 1}]
-    assert rows.read() == []
-    with file.open("ab") as more:
-        more.write(b'ate": 2}\n')
-    assert rows.read() == [{"update": 2}]
-
-
-@pytest.mark.parametrize("made_again", [0, 1, 2, 3])
-def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path: Path, made_again: int) -> None:
-    file, rows = tmp_path / "metrics.jsonl", Rows(tmp_path)
-    first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
-    file.write_bytes(first + old)
-    assert [row["update"] for row in rows.read()] == [1, 2]
-    new = [b'{"update": %d, "time/elapsed": 1.375}\n' % update for update in (2, 3, 4)][:made_again]
-    file.write_bytes(first + b"".join(new))
-    assert [row["update"] for row in rows.read()] == [1, 2, 3, 4][: 1 + made_again]
-    assert rows.read() == []
-
-
-def test_batches_hold_whole_rows() -> None:
+def test_batches_hold_whole_rows():
     rows = [
         {"update": n, "step": 8 * n, "time/elapsed": 0.5 * n, "none": None, **{f"m{i}": float(i) for i in range(300)}}
         for n in range(1, 9)
@@ -908,15 +876,16 @@ def test_runs_are_listed_in_every_state(untracked: Path, tmp_path: Path) -> None
     store = RunDirectory.reopen(runs / "alive", 45)
     found = {run.path.name: run for run in list_runs(runs)}
     store.close()
-    assert {name: run.state for name, run in found.items()} == {
+    assert {name: run.status.state for name, run in found.items()} == {
         "whole": "complete",
         "cut": "stopped without an end",
         "interrupted": "interrupted",
         "alive": "running",
     }
-    assert found["interrupted"].returned == 1.5
-    assert found["whole"].returned == json.loads((untracked / "result.json").read_text())["final_eval"]["return_mean"]
-    assert {run.steps for run in found.values()} == {64 * 45}
+    assert found["interrupted"].status.episode_return == 1.5
+    whole = json.loads((untracked / "result.json").read_text())
+    assert found["whole"].status.episode_return == whole["final_eval"]["return_mean"]
+    assert {run.status.steps for run in found.values()} == {64 * 45}
     others = [run for run in found.values() if run.path.name in ("whole", "interrupted")]
     assert [run.path.name for run in best_of(others, ENV)] == ["whole"]
     with pytest.raises(UserError, match="No run of Nowhere"):

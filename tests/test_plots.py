@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,8 @@ from probes import Notes
 from proximo import PPOTrainer, settings
 from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
 from proximo.plots.pictures import PICTURES, RunData
-from proximo.plots.write import draw_pictures, read_rows, thinned
+from proximo.plots.write import draw_pictures
+from proximo.run_dir.read import read_rows
 from proximo.train import illustrate
 
 DISCRETE = {"buffer/action_0": 0.25, "buffer/action_1": 0.75}
@@ -169,21 +167,6 @@ def test_numbers_are_for_people() -> None:
     assert len({str(colour) for colour in palette(32)}) == 32
 
 
-def test_long_runs_are_thinned(tmp_path: Path) -> None:
-    rows = [row(i) for i in range(1, 101)]
-    for i in range(4, 100, 5):
-        rows[i] |= in_row(1.0)
-    found = read_rows(written(tmp_path, rows) / "metrics.jsonl", 11, 3)
-    updates = [one["update"] for one in found]
-    assert updates[0] == 1
-    assert updates[-1] == 100
-    assert next(one["update"] for one in found if "eval/episodes" in one) == 5
-    assert len(found) <= 14
-    assert read_rows(tmp_path / "metrics.jsonl") == rows
-    gaps = [b - a for a, b in pairwise(thinned(range(1000), 10))]
-    assert set(gaps) == {111}
-
-
 # That they can always be drawn
 
 
@@ -278,7 +261,7 @@ def test_a_training_run_leaves_all_of_them(tmp_path: Path) -> None:
     one.train()
     assert {file.name for file in (tmp_path / "run" / "plots").iterdir()} == ALL | {"trace.json"}
     assert not [sentence for sentence in console.said if "drawn" in sentence or "traced" in sentence]
-    last = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
+    last = read_rows(tmp_path / "run")[-1]
     assert last["buffer/valid_fraction"] == 1
     assert last["buffer/reward_mean"] == pytest.approx(last["rollout/reward_mean"], rel=1e-5)
 

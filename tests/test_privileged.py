@@ -26,10 +26,8 @@ from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
 
 TOLD = spaces.Box(-1.0, 1.0, (1,), np.float32)
-SMALL: dict[str, Any] = dict(
-    num_envs=16, rollout_length=16, minibatch_size=64, hidden_sizes=[32], gamma=0.9, eval_frequency=0
-)
-SMALL |= dict(epochs_per_update=4, learning_rate=3e-3, eval_episodes=3, preset=False, workers=0)
+SMALL = dict(num_envs=16, rollout_length=16, minibatch_size=64, hidden_sizes=[32], gamma=0.9, eval_frequency=0)
+SMALL |= probes.PLAIN | dict(epochs_per_update=4, learning_rate=3e-3, eval_episodes=3, preset=False, workers=0)
 
 
 class HostWeather(gymnasium.Env[Any, Any]):
@@ -195,7 +193,7 @@ def test_the_file_of_an_actor_needs_nothing_of_what_its_critic_was_told(tmp_path
     np.testing.assert_array_equal(critic.value(obs, critic_state=told), agent.value(obs, critic_state=told))
     # Handed to an environment that tells its critic nothing, or something else, it is refused.
     with pytest.raises(UserError, match="The agent's critic_state_space is Box"):
-        PPOTrainer(probes.Aim(), agent=agent, out=tmp_path / "other", **SMALL)
+        PPOTrainer(probes.Aim(), agent=agent, out=tmp_path / "other", **SMALL | {"normalize_observations": True})
 
 
 # ---- teams of one

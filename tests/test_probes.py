@@ -17,7 +17,7 @@ import probes
 from proximo import PPOAgent, PPOTrainer
 from proximo.envs.api import JaxEnv, Transition
 
-FAST: dict[str, Any] = dict(
+FAST = probes.PLAIN | dict(
     num_envs=16,
     rollout_length=16,
     minibatch_size=64,
@@ -64,7 +64,9 @@ def test_values_are_in_the_units_of_the_environment_also_with_normalised_rewards
     assert PPOAgent.load(tmp_path / "run" / "models" / "final_critic.safetensors").value(cues).tolist() == values
     assert PPOTrainer.resume(tmp_path / "run", Forty(), steps=256).agent.value(cues).tolist() == values
     # Handed to another run, the critic goes on in its unit: 98 updates of 256 samples, and one more.
-    again = PPOTrainer(Forty(), agent=agent, out=tmp_path / "again", **FAST | {"total_timesteps": 256})
+    again = PPOTrainer(
+        Forty(), agent=agent, out=tmp_path / "again", **FAST | {"normalize_rewards": True, "total_timesteps": 256}
+    )
     again.train()
     assert again.agent.reward_stats.count == 99 * 256
     assert again.agent.value(cues) == pytest.approx(worth, abs=4)

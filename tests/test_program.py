@@ -24,7 +24,7 @@ from proximo.policy.policies import Policies
 from proximo.seeding import network_key
 from proximo.train.program import CompiledProgram, ProgramState, UpdateReport
 
-SMALL = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16])
+SMALL = probes.PLAIN | dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, hidden_sizes=[16])
 
 
 def program(env: Any = "gymnax/CartPole-v1", **keywords: Any) -> CompiledProgram:

@@ -1,4 +1,5 @@
-"""What was seen once is recalled at the end of an episode of 6, 16 or 40 steps: both cells, at the default settings.
+"""What was seen once is recalled at the end of an episode of 6, 16 or 40 steps: both cells, with the documents' values
+and the minibatches that are taken with memory.
 
 pytest -m learning -s tests/test_recall.py        prints the table of docs/networks.md, a line for each test
 """
@@ -33,8 +34,8 @@ def test_a_cue_is_recalled_over_six_steps(tmp_path: Path, memory: str) -> None:
 @pytest.mark.learning
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize(("length", "steps"), [(6, 150_000), (16, 150_000), (40, 300_000)])
-def test_a_cue_is_recalled_with_every_seed(tmp_path: Path, length: int, steps: int, memory: str) -> None:
-    given: dict[str, Any] = {"num_envs": 16, "total_timesteps": steps, "memory": memory, "preset": False} | SOLVED
+def test_a_cue_is_recalled_with_every_seed(tmp_path, length, steps, memory):
+    given = probes.PLAIN | {"num_envs": 16, "total_timesteps": steps, "memory": memory, "preset": False} | SOLVED
     summary = run_multiple_experiments(probes.Errand(length), seeds=5, out=tmp_path / "all", **given)
     results = [read_result(tmp_path / "all" / run["path"]) or {} for run in summary["runs"]]
     taken = [result["total_steps"] for result in results]

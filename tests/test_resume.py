@@ -111,7 +111,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(update, whole, tmp_path):
     assert (result["stop_reason"], result["updates"]) == ("interrupted", update)
     assert resume(path).train()["resumed"] == [{"step": 64 * update, "exact": True}]
     assert_same_run(whole, path)
-    with pytest.raises(UserError, match="already holds something"):
+    with pytest.raises(UserError, match="is not an empty folder"):
         trainer(path).train()
 
 
@@ -339,7 +339,7 @@ def test_what_is_no_run_is_refused(tmp_path, copy):
         resume(tmp_path / "nothing")
     rows = lines(copy)
     (copy / "metrics.jsonl").write_text("\n".join(rows[:3]) + "\n")
-    with pytest.raises(UserError, match="has lost rows: 20 updates were made before"):
+    with pytest.raises(UserError, match="has lost rows: the run had made 20 updates"):
         resume(copy, steps=64).train()
 
 

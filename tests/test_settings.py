@@ -82,9 +82,9 @@ def test_the_contracts_values_have_a_name(path: str, default: float | None) -> N
     assert to_mapping(build(choose_preset("documents", "CartPole-v1")))[section][name] == default
 
 
-def test_minibatches_are_the_contracts_without_memory() -> None:
-    assert build().minibatch_size == 64
-    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 64
+def test_minibatches_without_memory_are_an_eighth_of_the_default_update():
+    assert (build().frames_per_batch, build().minibatch_size) == (2048, 256)
+    assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 256
 
 
 @pytest.mark.parametrize("path", SETTINGS)
@@ -601,7 +601,7 @@ def test_keyword_in_two_sections_is_refused_with_both_spelled_out(monkeypatch: p
     twin = settings.Setting("stop.gamma", float, 0.5, SETTINGS["ppo.gamma"].metadata)
     monkeypatch.setitem(SETTINGS, "stop.gamma", twin)
     text = refusal(from_keywords, {"gamma": 0.9})
-    assert text == "gamma stands in more than one section; say ppo_gamma or stop_gamma."
+    assert text == "gamma is a setting of more than one section; write ppo_gamma or stop_gamma."
     assert from_keywords({"ppo_gamma": 0.9, "stop_gamma": 0.8}) == {"ppo.gamma": 0.9, "stop.gamma": 0.8}
     assert refusal(assign, "gamma=0.9") == "There is no setting gamma; did you mean ppo.gamma or stop.gamma?"
 
@@ -629,14 +629,14 @@ def test_frames_per_batch_sets_the_rollout_length() -> None:
     config = build(from_keywords(dict(frames_per_batch=512, num_envs=16)))
     assert config.ppo.rollout_length == 32
     assert config.frames_per_batch == 512
-    assert build({"ppo.rollout_length": 7}, from_mapping({"frames_per_batch": 128}, "it")).ppo.rollout_length == 16
+    assert build({"ppo.rollout_length": 7}, from_mapping({"frames_per_batch": 128}, "it")).ppo.rollout_length == 8
     assert build(assign("ppo.frames_per_batch=128"), {"env.num_envs": 2}).ppo.rollout_length == 64
     # A rollout length that is given later, by a flag over a file, counts.
-    assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 8}).ppo.rollout_length == 8
+    assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 9}).ppo.rollout_length == 9
 
 
-def test_frames_that_do_not_fit_are_refused() -> None:
-    assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100)))
+def test_frames_that_do_not_fit_are_refused():
+    assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100, num_envs=8)))
     assert "one of the two" in refusal(build, from_keywords(dict(frames_per_batch=64, rollout_length=8)))
     assert "at least 1" in refusal(from_keywords, dict(frames_per_batch=0))
 
@@ -648,8 +648,8 @@ def test_frames_that_do_not_fit_are_refused() -> None:
         lambda: from_mapping({"ppo": {"batch_size": 64, "minibatch_size": 32}}, "it"),
     ],
 )
-def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values: Callable[..., Any]) -> None:
-    config = build(values())
+def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values):
+    config = build({"env.num_envs": 8}, values())
     assert (config.ppo.rollout_length, config.ppo.minibatch_size) == (8, 32)
 
 
@@ -693,7 +693,7 @@ def test_long_lists_are_refused() -> None:
 
 def test_samples_of_an_update_have_a_limit() -> None:
     text = refusal(build, {"env.num_envs": 10**6, "ppo.rollout_length": 10**9})
-    assert "are 1,000,000,000,000,000 samples" in text
+    assert "make 1,000,000,000,000,000 samples" in text
 
 
 def test_quotes_are_short() -> None:
@@ -712,4 +712,4 @@ def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that()
     assert settle(Config(ppo=section), continuous=True).ppo.entropy_coef == continuous
     given = Config(ppo=PPOConfig(entropy_coef=0.3, minibatch_size=32))
     assert settle(given, continuous=True) is given
-    assert f"auto: {discrete:g} for discrete actions, {continuous:g} where some" in entropy.metadata["help"]
+    assert f"auto: {discrete:g} for discrete actions, {continuous:g} if any" in entropy.metadata["help"]

@@ -24,7 +24,8 @@ from killed import assert_same_run, lines
 from proximo import PPOTrainer
 from proximo.experiment.plan import Plan
 from proximo.experiment.progress import Progress
-from proximo.experiment.runner import carry_out, is_complete
+from proximo.experiment.runner import carry_out
+from proximo.run_dir.read import is_complete
 from proximo.train import checkpoint
 from proximo.train.interrupt import Interrupt
 from test_faults import running, wait_until
@@ -319,7 +320,7 @@ def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind: str,
     said, errors = process.communicate(timeout=100)
     assert process.returncode == 0, said + errors
     if kind == "workers":
-        assert "Threads that did not end were left behind: endless" in errors
+        assert "These threads did not end, and were abandoned: endless" in errors
     assert wait_until(lambda: not family(folder / "mark"), 15)
 
 

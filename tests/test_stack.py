@@ -36,7 +36,8 @@ from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.episode_log import episode_log
 from proximo.rollout.frame_stack import FrameStack, stacked_space
 from proximo.rollout.host import HostRunner, after
-from proximo.rollout.video import record
+from proximo.rollout.host_actor import packed
+from proximo.rollout.video import episode_frames
 from proximo.spaces import leaves, pick
 from proximo.train.checkpoint import load_newest
 
@@ -145,7 +146,7 @@ def on_host(source: Any, agents: Agents, env: EnvConfig, num_envs: int, steps: i
     with closing(source.open_envs(num_envs, env)) as pool:
         runner = HostRunner(pool, Learners(agents.policies), steps, acting, NUM)
         state = runner.start(0)
-        runner.run(acting, state, noise_of(agents, num_envs, steps), bool)
+        runner.run(packed(acting), state, noise_of(agents, num_envs, steps), bool)
         (rollout,) = jax.tree.map(np.copy, runner.rollout(state).groups).values()
     return rollout
 
@@ -287,7 +288,7 @@ def test_episodes_that_follow_another_in_a_filler_step_start_anew() -> None:
     runner = HostRunner(env, Learners(agents.policies), 6, acting, NUM)
     state = runner.start(0)
     assert state.obs[ONE].tolist() == [[0, 0, 0]]
-    runner.run(acting, state, None, bool)
+    runner.run(packed(acting), state, None, bool)
     own = runner.rollout(state).groups[ONE]
     assert own.obs[0].tolist() == [[0, 0, 0]]
     seen = [*own.obs[1:, 0].tolist(), own.last_obs[0].tolist()]
@@ -312,8 +313,8 @@ def test_environments_are_put_back_with_what_was_seen() -> None:
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
     acting, chosen = actors(agents.groups), EnvConfig(num_envs=2, workers=0)
 
-    def played(runner: HostRunner, state: Any) -> Any:
-        runner.run(acting, state, None, bool)
+    def played(runner, state):
+        runner.run(packed(acting), state, None, bool)
         return jax.tree.map(np.copy, runner.rollout(state))
 
     with source.open_envs(2, chosen) as one, source.open_envs(2, chosen) as other:
@@ -406,7 +407,7 @@ def test_a_filmed_environment_keeps_its_mask() -> None:
     assert all(pick(obs, path).shape == (1, *(leaf.shape or ())) for path, leaf in leaves(space))
     assert len(camera.pictures) == 1
     for seed in range(5):
-        assert len(list(record(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
+        assert len(list(episode_frames(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
 
 
 class Drawn(host_probes.Walk):
@@ -427,11 +428,11 @@ def test_what_is_filmed_is_stacked_too(walk: Any) -> None:
     """A picture shows the clock: of all moments of the episode that the log is of, from its start to its end."""
     source, chosen = make(walk), config(seed=3)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
-    logged: Any = episode_log(source, agents, chosen.env, 0)
-    pictures = list(record(source, agents, chosen.env, 0)[0])
+    logged = episode_log(source, agents, chosen.env, 0)
+    pictures = list(episode_frames(source, agents, chosen.env, 0)[0])
     assert [int(picture.max()) for picture in pictures] == list(range(logged["length"] + 1))
     with pytest.raises(UserError, match="cannot be drawn"):
-        record(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
+        episode_frames(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
 
 
 def test_nonsense_in_a_file_stacks_nothing() -> None:

@@ -31,7 +31,7 @@ from proximo.train.history import History
 from proximo.train.program import CompiledProgram
 from proximo.train.setup import resolve
 
-SMALL: dict[str, Any] = dict(
+SMALL = probes.PLAIN | dict(
     num_envs=4,
     rollout_length=16,
     minibatch_size=32,
@@ -548,7 +548,7 @@ def test_a_signal_ends_the_run_cleanly(number: int, tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match="already holds something"):
+    with pytest.raises(UserError, match="is not an empty folder"):
         trainer(tmp_path).train()
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -557,15 +557,20 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
 def test_an_agent_can_be_handed_in(tmp_path: Path) -> None:
     first = trainer(tmp_path / "a", normalize_observations=True)
     first.train()
-    second = trainer(tmp_path / "b", agent=first.agent)
-    assert second.config.normalize.observations
+    others = {name: value for name, value in SMALL.items() if not name.startswith("normalize_")}
+
+    def after(name, env="gymnax/CartPole-v1", **given):
+        return PPOTrainer(env, agent=first.agent, preset=False, out=tmp_path / name, **(others | given))
+
+    second = after("b")
+    assert second.config.normalize == first.config.normalize
     assert second.agent is first.agent
     second.train()
     with pytest.raises(UserError, match="agent's observation_space"):
-        trainer(tmp_path / "c", env="gymnax/Acrobot-v1", agent=first.agent)
-    trainer(tmp_path / "d", agent=first.agent, normalize_observations=True)
+        after("c", env="gymnax/Acrobot-v1")
+    after("d", normalize_observations=True)
     with pytest.raises(UserError, match=r"network\.memory is none in the agent that was handed in.*become gru"):
-        trainer(tmp_path / "e", agent=first.agent, memory="gru")
+        after("e", memory="gru")
 
 
 @pytest.mark.parametrize("given", [{"layer_norm": True}, {"config": {"network": {"layer_norm": True}}}])
@@ -597,8 +602,8 @@ def test_wrong_environments_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("env", "kind"), [("gymnax/CartPole-v1", 0), ("gymnax/Pendulum-v1", 1)])
-def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env: str, kind: int, tmp_path: Path) -> None:
-    made = trainer(tmp_path / "run", env)
+def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
+    made = trainer(tmp_path / "run", env, entropy_coef="auto")
     assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
     assert isinstance(made.program, CompiledProgram)
     assert made.program.config == made.config

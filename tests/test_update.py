@@ -43,8 +43,9 @@ act, value = jax.jit(POLICY.act), jax.jit(POLICY.value)
 
 def config_with(**keywords: Any) -> Config:
     small = {"num_envs": L, "rollout_length": T, "minibatch_size": 2, "epochs_per_update": 3, "total_timesteps": 10 * N}
-    plain = {"normalize_advantages": "none", "normalize_observations": True, "entropy_coef": 0.01}
-    return build(from_keywords(small | plain | keywords))
+    plain = {"normalize_advantages": "none", "normalize_observations": True, "normalize_rewards": False}
+    rates = {"learning_rate": 3e-4, "learning_rate_schedule": "constant", "entropy_coef": 0.01}
+    return build(from_keywords(small | plain | rates | keywords))
 
 
 # Few settings, shared by the tests: each compiles anew.

@@ -25,7 +25,7 @@ from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors
 from proximo.rollout import video_file
 from proximo.rollout.evaluate import make_evaluator
-from proximo.rollout.video import record
+from proximo.rollout.video import episode_frames
 from proximo.rollout.video_file import write_video
 
 av = pytest.importorskip("av")
@@ -130,7 +130,7 @@ class OneCanvas(HostDrawn):
 def filmed(env: Any, seed: int = 0, deterministic: bool = True, **keywords: Any) -> tuple[Any, Any]:
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
-    frames, fps = record(source, Agents.of_one(agent), EnvConfig(**keywords), seed, deterministic)
+    frames, fps = episode_frames(source, Agents.of_one(agent), EnvConfig(**keywords), seed, deterministic)
     return list(frames), fps
 
 
@@ -150,7 +150,7 @@ def test_the_film_shows_the_first_episode_of_an_evaluation() -> None:
     agents = Agents.of_one(agent)
     evaluator = make_evaluator(source, Learners(agents.policies), 2, EnvConfig(workers=0), 4)
     played = evaluator(actors(agents.groups))
-    frames, fps = record(source, agents, EnvConfig(), 4)
+    frames, fps = episode_frames(source, agents, EnvConfig(), 4)
     shown = list(frames)
     assert played is not None
     assert len(shown) == played.lengths[0] + 1

@@ -129,7 +129,7 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "host-mixed": (Mixed, dict(workers=2, embed=4, normalize_observations=True, memory="lstm")),
     "host-images": (Frames, dict(workers=0, torso="shared", clip_rewards=0.5)),
-    "agents-shared": ("jaxmarl/MPE_simple_spread_v3", dict(identity=True)),
+    "agents-shared": ("jaxmarl/MPE_simple_spread_v3", dict(identity=True, minibatch_size=96)),
     "agents-central": (
         "jaxmarl/MPE_simple_tag_v3",
         dict(critic="central", agents_policy="groups", normalize_observations=True),

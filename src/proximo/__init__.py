@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from proximo.config import Config
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
-    from proximo.experiment.runner import run_multiple_experiments, run_single_experiment
+    from proximo.experiment.runner import run_multiple_experiments
+    from proximo.experiment.single import run_single_experiment
     from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
@@ -52,7 +53,7 @@ _HOMES = {
     "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
-    "run_single_experiment": "proximo.experiment.runner",
+    "run_single_experiment": "proximo.experiment.single",
     "scale_by_rates": "proximo.ppo.optimizer",
 }
 

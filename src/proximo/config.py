@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
-MINIBATCH = 64  # samples: the most that are taken where the size is left open, without memory
+MINIBATCH = 256  # samples: the most that are taken where the size is left open, without memory
 MINIBATCHES = 4  # of an update, with memory
 SEQUENCES = 4  # of a minibatch, with memory
 LARGEST_TRIED = 10**6  # divisors: nonsense in a file must not take for ever
@@ -46,7 +47,7 @@ def setting(
     all actions are discrete, the second where some are continuous; `settings.settle` takes it."""
     if by_action is not None:
         discrete, continuous = by_action
-        help = f"{help} auto: {discrete:g} for discrete actions, {continuous:g} where some are continuous."
+        help = f"{help} auto: {discrete:g} for discrete actions, {continuous:g} if any is continuous."
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "most": most}
     metadata = {"help": help, "address": address, "by_action": by_action} | limits
     return dataclasses.field(default=default, metadata=metadata)
@@ -54,42 +55,42 @@ def setting(
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment and how many copies of it run side by side."""
+    """The environment, and how many copies of it run in parallel."""
 
     id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
-    num_envs: int = setting(8, "Environments stepped side by side.", at_least=1, at_most=MOST_ENVS)
+    num_envs: int = setting(16, "Environments that are stepped in parallel.", at_least=1, at_most=MOST_ENVS)
     workers: Literal["auto"] | int = setting(
         "auto",
-        "Processes that step host environments (EnvPool: threads); 0: this process; auto: as measured.",
+        "Worker processes that step host environments (threads for EnvPool); 0: none; auto: chosen by measuring.",
         at_least=0,
         at_most=MAX_WORKERS,
     )
     groups: int = setting(
         2,
-        "Host environments in turns: the policy looks at one group while the others are stepped.",
+        "Parts that host environments are split into: the policy acts for one while the others are stepped.",
         at_least=1,
         at_most=MOST_ENVS,
     )
     timeout: float = setting(
-        60.0, "Seconds that a host environment may take to start, reset or step.", above=0, at_most=10**6
+        60.0, "Seconds a host environment may take to start, reset or step.", above=0, at_most=10**6
     )
     on_error: Literal["stop", "restart"] = setting(
-        "stop", "When a host environment fails: end the run, or start that environment anew."
+        "stop", "When a host environment fails: end the run, or restart that environment."
     )
     max_restarts: int = setting(
         10, "Restarts of failed host environments before the run ends.", at_least=0, at_most=MOST
     )
     start_method: Literal["forkserver", "spawn", "fork"] = setting(
-        "forkserver", "How worker processes are started; fork is quick, and unsafe with threads."
+        "forkserver", "How worker processes are started; fork is fast but unsafe with threads."
     )
     max_steps_per_episode: int | None = setting(
         None,
-        "Cut episodes after this many steps (truncation); null: the environment's own limit.",
+        "Truncate episodes after this many steps; null: only at the environment's own limit.",
         at_least=1,
         at_most=MOST,
     )
     frame_stack: int = setting(
-        1, "Observations that the policy sees at once: the last ones, the newest at the end.", at_least=1, at_most=64
+        1, "Most recent observations that the policy sees at once, the newest last.", at_least=1, at_most=64
     )
 
 
@@ -101,46 +102,48 @@ class PPOConfig:
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
     minibatch_size: Literal["auto"] | int = setting(
         "auto",
-        f"Samples per gradient step; must divide num_envs * rollout_length. auto: the most that do, up to {MINIBATCH}; "
-        f"with memory a quarter of them.",
+        f"Samples per gradient step; must divide num_envs * rollout_length (times the agents that share a policy). "
+        f"auto: the largest size up to {MINIBATCH} that does; with memory, a quarter of the batch.",
         at_least=1,
         at_most=MOST_SAMPLES,
     )
-    learning_rate: float = setting(3e-4, "Adam's step size (the actor's, with separate optimizers).", above=0)
-    learning_rate_schedule: RateSchedule = setting("constant", "How it changes; adaptive steers the KL to adaptive_kl.")
-    learning_rate_end: float = setting(0.0, "Where a linear or cosine learning rate ends.", at_least=0)
-    critic_learning_rate: float | None = setting(
-        None, "The critic's own step size, with separate optimizers; null: learning_rate.", above=0
+    learning_rate: float = setting(1e-3, "Adam's step size (the actor's, with separate optimizers).", above=0)
+    learning_rate_schedule: RateSchedule = setting(
+        "linear", "How it changes over training; adaptive: to keep the KL near adaptive_kl."
     )
-    adaptive_kl: float = setting(0.01, "The KL per update that an adaptive learning rate aims for.", above=0)
+    learning_rate_end: float = setting(0.0, "Final value of a linear or cosine learning rate.", at_least=0)
+    critic_learning_rate: float | None = setting(
+        None, "The critic's step size, with separate optimizers; null: same as learning_rate.", above=0
+    )
+    adaptive_kl: float = setting(0.01, "KL per update that an adaptive learning rate aims for.", above=0)
     gamma: float = setting(0.99, "Discount factor.", at_least=0, at_most=1)
     gae_lambda: float = setting(0.95, "Trace decay of generalised advantage estimation.", at_least=0, at_most=1)
-    clip_epsilon: float = setting(0.2, "How far the probability ratio may move from 1.", above=0)
+    clip_epsilon: float = setting(0.2, "Clip range of the probability ratio around 1.", above=0)
     clip_epsilon_schedule: Schedule = setting("constant", "How clip_epsilon changes over training.")
-    clip_epsilon_end: float = setting(0.0, "Where a linear or cosine clip_epsilon ends.", at_least=0)
+    clip_epsilon_end: float = setting(0.0, "Final value of a linear or cosine clip_epsilon.", at_least=0)
     clip_value: float | None = setting(
-        None, "How far a value may move from the old one in the value loss; null: plain squared error.", above=0
+        None, "Clip range of values around the old ones in the value loss; null: plain squared error.", above=0
     )
     entropy_coef: Literal["auto"] | float = setting(
-        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.01)
+        "auto", "Weight of the entropy bonus.", at_least=0, by_action=(0.01, 0.0)
     )
     entropy_coef_schedule: Schedule = setting("constant", "How entropy_coef changes over training.")
-    entropy_coef_end: float = setting(0.0, "Where a linear or cosine entropy_coef ends.", at_least=0)
+    entropy_coef_end: float = setting(0.0, "Final value of a linear or cosine entropy_coef.", at_least=0)
     value_coef: float = setting(0.5, "Weight of the value loss.", at_least=0)
     sequence_length: int | None = setting(
         None,
-        f"Steps that networks with memory learn through at once; null: as divide the rollout and the minibatch, "
-        f"or a part of that where a minibatch would hold fewer than {SEQUENCES} sequences.",
+        f"Steps that gradients flow back through, with memory; null: as many as divide the rollout and the minibatch, "
+        f"or fewer if a minibatch would hold less than {SEQUENCES} sequences.",
         at_least=1,
         at_most=MOST,
     )
     max_grad_norm: float | None = setting(0.5, "Global norm that gradients are clipped to; null: no clipping.", above=0)
     normalize_advantages: Literal["minibatch", "batch", "none"] = setting(
-        "minibatch", "Standardise advantages in each minibatch, over the whole batch, or not."
+        "minibatch", "Standardise advantages within each minibatch, over the whole batch, or not at all."
     )
     recompute_advantages: bool = setting(
         False,
-        "Before each epoch compute values anew, by the critic as it is then, and with them advantages and targets.",
+        "Recompute values with the current critic, and so advantages and targets, before each epoch.",
     )
     target_kl: float | None = setting(
         None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
@@ -148,9 +151,9 @@ class PPOConfig:
     optimizers: Literal["shared", "separate"] = setting(
         "shared", "One Adam and one gradient norm for actor and critic together, or one for each."
     )
-    adam_epsilon: float = setting(1e-5, "Adam's denominator offset.", above=0)
+    adam_epsilon: float = setting(1e-5, "Constant that Adam adds to its denominator.", above=0)
     own: tuple[Literal["loss", "optimizer"], ...] = setting(
-        (), "What was handed in from Python instead of the built-in one; PPOTrainer(loss=...) writes it here.", most=2
+        (), "Built-in parts that were replaced from Python; set by PPOTrainer(loss=..., optimizer=...).", most=2
     )
 
 
@@ -159,46 +162,51 @@ class NetworkConfig:
     """The networks: actor and critic are two, of the same shape, or one with two heads."""
 
     torso: Literal["separate", "shared"] = setting(
-        "separate", "Encoders and hidden layers of actor and critic: one set for each, or one for both."
+        "separate", "Whether actor and critic have encoders and hidden layers of their own, or share them."
     )
     hidden_sizes: tuple[int, ...] = setting(
         (64, 64), "Widths of the hidden layers (after the CNN, for images).", at_least=1, at_most=WIDEST, most=100
     )
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", "Between the layers.")
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting(
+        "tanh", "Activation function of the hidden layers."
+    )
     memory: Literal["none", "gru", "lstm"] = setting(
         "none",
-        "What is remembered from step to step: nothing, or what a recurrent cell after the hidden layers holds.",
+        "Recurrent cell after the hidden layers, which remembers from step to step; none: no memory.",
     )
     memory_size: int = setting(
-        64, "Numbers that the recurrent cell remembers (an LSTM twice as many).", at_least=1, at_most=WIDEST
+        64, "Size of the recurrent cell's state (an LSTM has two of that size).", at_least=1, at_most=WIDEST
     )
-    layer_norm: bool = setting(False, "Standardise each hidden layer (LayerNorm), before its activation.")
+    layer_norm: bool = setting(False, "Apply LayerNorm to each hidden layer, before its activation.")
     cnn: Literal["auto", "small", "nature", "impala"] = setting(
-        "auto", "What reads images: by their size, one or two layers, Atari's three (from 36 x 36), or IMPALA's ResNet."
+        "auto",
+        "Image encoder: by image size, one or two layers, Atari's three (36 x 36 or larger), or IMPALA's ResNet.",
     )
     embed: int | None = setting(
         None,
-        "Numbers that are learnt for each value of a discrete observation; null: it is read as one-hot.",
+        "Size of the learned embedding of a discrete observation; null: one-hot encoding.",
         at_least=1,
         at_most=WIDEST,
     )
     continuous: Literal["gaussian", "tanh_gaussian", "beta"] = setting(
-        "gaussian", "Distribution of continuous actions: clipped at the bounds, squashed into them, or on them."
+        "gaussian", "Distribution of continuous actions: clipped to the bounds, squashed into them, or defined on them."
     )
     std: Literal["free", "state"] = setting(
-        "free", "Standard deviation of Gaussian actions: one for all states, or of the network's making in each."
+        "free", "Standard deviation of Gaussian actions: one for all states, or computed by the network."
     )
-    initial_std: float = setting(1.0, "Standard deviation that Gaussian actions start with.", above=0)
+    initial_std: float = setting(1.0, "Initial standard deviation of Gaussian actions.", above=0)
 
 
 @dataclass(frozen=True)
 class NormalizeConfig:
     """Running statistics; part of the policy, saved with it and frozen in evaluation."""
 
-    observations: bool = setting(False, "Standardise continuous observations.")
-    rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+    observations: bool = setting(True, "Standardise continuous observations.")
+    rewards: bool = setting(True, "Divide rewards by the running standard deviation of the discounted return.")
     clip_rewards: float | None = setting(
-        None, "Learn from rewards clipped to plus or minus this (before dividing); reported returns are not.", above=0
+        None,
+        "Clip rewards to plus or minus this before they are normalised; reported returns are not clipped.",
+        above=0,
     )
 
 
@@ -208,39 +216,43 @@ class AgentsConfig:
 
     policy: Literal["auto", "shared", "independent", "groups"] = setting(
         "auto",
-        "One policy for all agents, for each, or for each group; auto: shared where all are alike, else groups.",
+        "One policy for all agents, for each agent, or for each group; auto: shared if all are alike, else groups.",
     )
     members: dict[str, tuple[str, ...]] | None = setting(
         None,
         "Agents of each group, such as {wolf: [wolf_0, wolf_1], hare: [hare_0]}; null: the environment's own.",
         most=10_000,
     )
-    identity: bool = setting(False, "Show each agent which one of its group it is.")
+    identity: bool = setting(False, "Tell each agent which member of its group it is.")
     critic: Literal["own", "central"] = setting(
-        "own", "What critics see: what their agent sees, or besides the environment's state (else all observations)."
+        "own", "What critics see: their agent's observation, or also the environment's state (or all observations)."
     )
     reward: Literal["own", "team"] = setting(
-        "own", "What agents learn from: their own rewards, or the mean of all who are there."
+        "own", "What agents learn from: their own rewards, or the mean over all agents present."
     )
     selfplay: float = setting(
-        0.0, "Share of the environments in which all sides but one play by earlier policies.", at_least=0, at_most=1
+        0.0, "Fraction of environments in which earlier policies play all sides but one.", at_least=0, at_most=1
     )
-    selfplay_every: int = setting(10, "Updates between two policies that are kept for that.", at_least=1, at_most=MOST)
-    selfplay_pool: int = setting(10, "Earlier policies that are kept, of the whole run.", at_least=1, at_most=1000)
+    selfplay_every: int = setting(
+        10, "Updates between policies that join the pool of opponents.", at_least=1, at_most=MOST
+    )
+    selfplay_pool: int = setting(
+        10, "Policies in the pool of opponents, spread over the whole run.", at_least=1, at_most=1000
+    )
     sides: dict[str, tuple[str, ...]] | None = setting(
-        None, "Agents that play on one side; null: each group, or each agent where there is one group.", most=10_000
+        None, "Agents of each side; null: each group is a side, or each agent if there is only one group.", most=10_000
     )
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """When a run ends at the latest; whichever comes first."""
+    """The budget of a run: it ends when the first of these is used up."""
 
     total_timesteps: int = setting(
-        1_000_000, "Environment steps, rounded up to whole updates.", at_least=1, at_most=MOST_STEPS
+        1_000_000, "Environment steps to train for, rounded up to whole updates.", at_least=1, at_most=MOST_STEPS
     )
-    max_episodes: int | None = setting(None, "Finished episodes.", at_least=1, at_most=MOST_STEPS)
-    max_seconds: float | None = setting(None, "Seconds of training.", above=0)
+    max_episodes: int | None = setting(None, "Episodes to train for; null: no limit.", at_least=1, at_most=MOST_STEPS)
+    max_seconds: float | None = setting(None, "Seconds to train for; null: no limit.", above=0)
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
     )
@@ -251,14 +263,14 @@ class StopConfig:
     """When a run has reached its goal."""
 
     target_reward: float | None = setting(
-        None, "Average return that counts as solved, once an evaluation confirms it; null: train to the end."
+        None, "Average return that counts as solved once an evaluation confirms it; null: no goal."
     )
     on: Literal["training", "evaluation"] = setting(
-        "training", "Whose returns are judged: windows of training episodes, or evaluations, each a window of its own."
+        "training", "Which returns are judged: those of windows of training episodes, or those of evaluations."
     )
-    convergence_window: int = setting(100, "Episodes in the sliding average.", at_least=1, at_most=10**6)
+    convergence_window: int = setting(100, "Training episodes in a window.", at_least=1, at_most=10**6)
     early_stopping_patience: int = setting(
-        10, "Consecutive windows at or above the target before an evaluation decides.", at_least=1, at_most=MOST
+        10, "Consecutive windows that must reach the target before an evaluation decides.", at_least=1, at_most=MOST
     )
 
 
@@ -270,7 +282,7 @@ class EvalConfig:
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
     max_steps: int = setting(
         10_000,
-        "Cut episodes after this many steps where neither the environment nor env sets a limit.",
+        "Truncate episodes after this many steps if neither the environment nor env sets a limit.",
         at_least=1,
         at_most=MOST,
     )
@@ -278,18 +290,20 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept on the way: states to resume from, and policies."""
+    """What is saved during training: states to resume from, and policies."""
 
     every_steps: int | None = setting(
-        None, "Environment steps between checkpoints; null: by time alone.", at_least=1, at_most=MOST_STEPS
+        None, "Environment steps between checkpoints; null: by time only.", at_least=1, at_most=MOST_STEPS
     )
     every_seconds: float | None = setting(
-        60.0, "Seconds between checkpoints (more where one takes over 1 % of that); null: by steps alone.", above=0
+        60.0, "Seconds between checkpoints (more if writing one takes over 1 % of that); null: by steps only.", above=0
     )
-    keep: int = setting(3, "Checkpoints kept: the last ones, and the best besides.", at_least=1, at_most=MOST)
+    keep: int = setting(
+        3, "Most recent checkpoints to keep; the best one is kept in addition.", at_least=1, at_most=MOST
+    )
     num_checkpoints: int = setting(
         5,
-        "Policies kept on the way, evenly spaced over total_timesteps: models/pi_ckpt1, pi_ckpt2, ...",
+        "Policies saved during training, evenly spaced over total_timesteps: models/pi_ckpt1, pi_ckpt2, ...",
         at_least=0,
         at_most=1000,
     )
@@ -299,30 +313,32 @@ class CheckpointConfig:
 class TrackConfig:
     """What is reported, and to which MLflow."""
 
-    mlflow: bool = setting(True, "Feed MLflow; PROXIMO_MLFLOW=0 in the environment turns that off everywhere.")
+    mlflow: bool = setting(
+        True, "Track runs in MLflow; the environment variable PROXIMO_MLFLOW=0 turns this off everywhere."
+    )
     tracking_uri: str | None = setting(
         None,
-        "Where MLflow is; null: MLFLOW_TRACKING_URI, or else mlflow.db beside the folder of the run.",
+        "MLflow's address; null: MLFLOW_TRACKING_URI, or else mlflow.db beside the run's folder.",
         address=True,
     )
-    experiment_name: str | None = setting(None, "The MLflow experiment; null: the environment's id.")
-    video: bool = setting(False, "Film an episode of the final policy, as videos/final.mp4 and .gif.")
+    experiment_name: str | None = setting(None, "Name of the MLflow experiment; null: the environment's id.")
+    video: bool = setting(False, "Record an episode of the final policy as videos/final.mp4 and .gif.")
     log_frequency: Literal["auto"] | int = setting(
         "auto",
-        "MLflow gets every so many updates; auto: every tenth, and fewer where training is fast. Always the first, the "
-        "last and (auto: some) evaluations.",
+        "Updates between rows sent to MLflow; auto: 10, and more when training is fast. The first row, the last and "
+        "evaluations (auto: some) are always sent.",
         at_least=1,
         at_most=MOST,
     )
     recent_episodes: int = setting(
-        100, "Episodes in the averages of the `recent` statistics.", at_least=1, at_most=10**6
+        100, "Episodes that the `recent` statistics are averaged over.", at_least=1, at_most=10**6
     )
     checkpoints: bool = setting(
-        True, "Give MLflow the last and the best checkpoint at the end; each is about three times the networks' size."
+        True, "Send MLflow the last and the best checkpoint at the end; each is about three times the networks' size."
     )
     success_return: float | None = setting(
         None,
-        "Return of a success, unless the environment itself says what is one; null: any episode that terminates.",
+        "Return that makes an episode a success, unless the environment decides; null: every episode that terminates.",
     )
 
 
@@ -330,7 +346,7 @@ class TrackConfig:
 class Config:
     """Everything a run depends on."""
 
-    seed: int = setting(0, "The seed that every random stream of the run derives from.", at_least=0, at_most=MAX_SEED)
+    seed: int = setting(0, "Seed from which every random stream of the run is derived.", at_least=0, at_most=MAX_SEED)
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
@@ -349,19 +365,8 @@ class Config:
 
     @property
     def minibatch_size(self) -> int:
-        """Samples per gradient step: as set, or the most that divide a batch, up to `MINIBATCH`. With memory they are
-        sequences, which are much alike within: a quarter of all (a third, half, all, where that is what whole sequences
-        allow)."""
-        if isinstance(self.ppo.minibatch_size, int):
-            return self.ppo.minibatch_size
-        frames = self.frames_per_batch
-        if self.network.memory == "none":
-            return next(size for size in range(min(MINIBATCH, frames), 0, -1) if frames % size == 0)
-        return frames // _most_parts(frames // (self.ppo.sequence_length or 1), MINIBATCHES)
-
-    @property
-    def num_minibatches(self) -> int:
-        return self.frames_per_batch // self.minibatch_size
+        """Samples per gradient step: as set, or as `open_minibatch` chooses for one agent."""
+        return self.ppo.minibatch_size if isinstance(self.ppo.minibatch_size, int) else open_minibatch(self)
 
     @property
     def sequence_length(self) -> int:
@@ -378,6 +383,33 @@ class Config:
         return -(-self.train.total_timesteps // self.frames_per_batch)
 
 
+def open_minibatch(config: Config, members: Sequence[int] = (1,)) -> int:
+    """The size of a minibatch that is left open, for groups with so many `members`: the most samples that divide the
+    batch of each group, up to `MINIBATCH`. With memory they are sequences, which are much alike within: a quarter of
+    all (a third, half, all, where that is what whole sequences allow)."""
+    samples = config.frames_per_batch * math.gcd(*members)
+    if config.network.memory == "none":
+        return next(size for size in range(min(MINIBATCH, samples), 0, -1) if samples % size == 0)
+    return samples // _most_parts(samples // (config.ppo.sequence_length or 1), MINIBATCHES)
+
+
+def check_minibatch(config: Config, members: Sequence[int] = (1,)) -> None:
+    """Refuse a minibatch that does not divide the samples of an update, of each group with so many `members`."""
+    frames, minibatch = config.frames_per_batch, config.minibatch_size
+    wrong = next((number for number in members if frames * number % minibatch), None)
+    if wrong is None:
+        return
+    samples = frames * math.gcd(*members)
+    small = [d for d in range(1, min(math.isqrt(samples), LARGEST_TRIED) + 1) if samples % d == 0]
+    fitting = sorted({*small, *(samples // d for d in small)}, key=lambda d: abs(d - minibatch))
+    agents = f" * {wrong} agents" if wrong > 1 else ""
+    raise UserError(
+        f"ppo.minibatch_size={minibatch} does not divide the {frames * wrong} samples of an update "
+        f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={config.ppo.rollout_length}{agents}); "
+        f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
+    )
+
+
 def _most_parts(whole: int, most: int) -> int:
     """The largest number of equal parts, up to `most`, that `whole` can be cut into."""
     return next(parts for parts in range(most, 0, -1) if whole % parts == 0)
@@ -388,16 +420,8 @@ def check(config: Config) -> Config:
     ppo, frames, minibatch = config.ppo, config.frames_per_batch, config.minibatch_size
     if frames > MOST_SAMPLES:
         raise UserError(
-            f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} are {frames:,} samples "
-            f"in each update; {MOST_SAMPLES:,} are the most."
-        )
-    if frames % minibatch:
-        small = [d for d in range(1, min(math.isqrt(frames), LARGEST_TRIED) + 1) if frames % d == 0]
-        fitting = sorted({*small, *(frames // d for d in small)}, key=lambda d: abs(d - minibatch))
-        raise UserError(
-            f"ppo.minibatch_size={minibatch} does not divide the {frames} samples of an update "
-            f"(env.num_envs={config.env.num_envs} * ppo.rollout_length={ppo.rollout_length}); "
-            f"the nearest sizes that do: {', '.join(map(str, sorted(fitting[:3])))}."
+            f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "
+            f"per update; at most {MOST_SAMPLES:,} are possible."
         )
     if ppo.sequence_length is not None:
         for name, size in (("rollout_length", ppo.rollout_length), ("minibatch_size", minibatch)):
@@ -422,7 +446,7 @@ def check(config: Config) -> Config:
         raise UserError("stop.on=evaluation needs evaluations on the way; set eval.frequency to 1 or more.")
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
-            f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate; it is shared."
+            f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."
         )
     network, agents = config.network, config.agents
     if agents.members is not None and agents.policy not in ("auto", "groups"):
@@ -438,7 +462,7 @@ def check(config: Config) -> Config:
                 raise UserError(f"agents.{name}={value} has no effect with agents.selfplay=0; set that too.")
     if network.torso == "shared" and ppo.optimizers == "separate":
         raise UserError(
-            "ppo.optimizers=separate needs networks that share nothing, and network.torso is shared; "
+            "ppo.optimizers=separate needs networks that share nothing, but network.torso is shared; "
             "use optimizers=shared or torso=separate."
         )
     for name, usual in (("std", "free"), ("initial_std", 1.0)):

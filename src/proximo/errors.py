@@ -1,4 +1,4 @@
-"""The two things that can go wrong, told apart: what the user can mend, and what happened to a run."""
+"""The two kinds of errors: what the user can correct, and what went wrong in a run."""
 
 import reprlib
 
@@ -19,7 +19,7 @@ def printable(text: object) -> str:
 
 LACK_OF_MEMORY = (
     "There is not enough memory. A run needs it for the samples of an update (env.num_envs * ppo.rollout_length, each "
-    "with its observation), and for its networks (network.hidden_sizes, times the size of an observation); make these "
+    "with its observation) and for its networks (network.hidden_sizes, times the size of an observation); make these "
     "smaller."
 )
 
@@ -55,7 +55,7 @@ class UserError(ProximoError):
 
 
 class OtherKind(UserError):
-    """A factory made something else than its family's environments: `made`."""
+    """A factory made something other than an environment of its family: `made`."""
 
     def __init__(self, sentence: str, made: object):
         super().__init__(sentence)

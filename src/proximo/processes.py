@@ -80,7 +80,7 @@ def _end_after_main(over: threading.Event, code: int) -> None:
         return
     left = {thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main}
     with contextlib.suppress(OSError, ValueError):
-        print(f"Threads that did not end were left behind: {', '.join(sorted(left))}.", file=sys.stderr)
+        print(f"These threads did not end, and were abandoned: {', '.join(sorted(left))}.", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
     atexit._run_exitfuncs()

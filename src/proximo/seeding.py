@@ -75,7 +75,7 @@ def shared_with_evaluation(num_envs: int, episodes: int) -> list[str]:
         return []
     which = "Environment 999 starts" if last == EVALUATION_OFFSET else f"Environments 999 to {last} start"
     return [
-        f"{which} from the seeds that evaluations use, so what is evaluated is not all new to the policy; with up to "
+        f"{which} from the seeds that evaluations use, so evaluations are not entirely new to the policy; with up to "
         f"999 environments (env.num_envs) nothing is shared."
     ]
 

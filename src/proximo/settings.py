@@ -10,13 +10,13 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from proximo.config import Config, check, setting
+from proximo.config import Config, check, check_minibatch, open_minibatch, setting
 from proximo.credentials import without_login
 from proximo.errors import UserError, quoted
 from proximo.yaml_file import parse, read_yaml
@@ -139,7 +139,7 @@ FRAMES = Setting(
     None,
     setting(
         None,
-        "Sets ppo.rollout_length, so that all environments together take so many steps for an update.",
+        "Environment steps per update, over all environments; sets ppo.rollout_length.",
         at_least=1,
         at_most=10**9,
     ).metadata,
@@ -178,7 +178,7 @@ def find_keyword(name: str) -> Setting:
     by_path = [setting for setting in SETTINGS.values() if setting.path.replace(".", "_") == name]
     if len(by_name) > 1:
         spelled = " or ".join(setting.path.replace(".", "_") for setting in by_name)
-        raise UserError(f"{name} stands in more than one section; say {spelled}.")
+        raise UserError(f"{name} is a setting of more than one section; write {spelled}.")
     return (by_name or by_path or [find_setting(name)])[0]
 
 
@@ -317,12 +317,6 @@ def from_file(path: Path) -> Values:
     return from_mapping({} if mapping is None else mapping, str(path))
 
 
-def read_run(run: Path) -> Config:
-    """The settings in the folder of a run, which may be a stranger's."""
-    mapping = read_yaml(run / "config.yaml", inside=True)
-    return build(from_mapping({} if mapping is None else mapping, str(run / "config.yaml")))
-
-
 def from_assignments(assignments: list[str]) -> Values:
     """The values of `section.key=value` texts; each value is YAML (`null`, `[64, 64]`, `3e-4`)."""
     values: Values = {}
@@ -356,7 +350,7 @@ def build(*layers: Values, base: Config | None = None) -> Config:
     frames: int | None = None
     for layer in (from_mapping(to_mapping(base or config), "config"), *layers):
         if FRAMES.path in layer and "ppo.rollout_length" in layer:
-            raise UserError("frames_per_batch sets ppo.rollout_length; give one of the two.")
+            raise UserError("frames_per_batch sets ppo.rollout_length; give only one of the two.")
         frames = layer.get(FRAMES.path, None if "ppo.rollout_length" in layer else frames)
         for path, value in layer.items():
             if path == FRAMES.path:
@@ -372,15 +366,16 @@ def _collecting(config: Config, frames: int) -> Config:
     steps, rest = divmod(frames, config.env.num_envs)
     if rest:
         raise UserError(
-            f"frames_per_batch={frames} cannot be shared evenly by env.num_envs={config.env.num_envs} environments; "
-            f"make it a multiple of {config.env.num_envs}."
+            f"frames_per_batch={frames} cannot be divided evenly among env.num_envs={config.env.num_envs} "
+            f"environments; make it a multiple of {config.env.num_envs}."
         )
     return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, rollout_length=steps))
 
 
-def settle(config: Config, continuous: bool) -> Config:
-    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, and by other
-    settings. What decides otherwise while a run goes on (`env.workers`, `track.log_frequency`) stays as it is."""
+def settle(config: Config, continuous: bool, members: Sequence[int] = (1,)) -> Config:
+    """`config` with a value wherever `auto` stands for one: by the actions, whether some are continuous, by how many
+    `members` each group of agents has, and by other settings. What is decided while a run goes on (`env.workers`,
+    `track.log_frequency`) stays as it is."""
     for declared in SETTINGS.values():
         section, _, name = declared.path.partition(".")
         by_action = declared.metadata.get("by_action")
@@ -389,7 +384,9 @@ def settle(config: Config, continuous: bool) -> Config:
                 config, **{section: dataclasses.replace(inner, **{name: by_action[continuous]})}
             )
     if config.ppo.minibatch_size == "auto":
-        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=config.minibatch_size))
+        size = open_minibatch(config, members)
+        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatch_size=size))
+    check_minibatch(config, members)
     return config
 
 

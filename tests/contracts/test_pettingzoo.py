@@ -41,9 +41,10 @@ from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import TeamAgent, make_agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
 from proximo.rollout.compiled import CompiledRunner, collect
-from proximo.rollout.host import HostRunner, tally
-from proximo.rollout.video import record
-from zoo_probes import Faulty, Lifetimes, Moved, changed, lacking
+from proximo.rollout.host import HostRunner, make_experience
+from proximo.rollout.host_actor import packed
+from proximo.rollout.video import episode_frames
+from zoo_probes import Faulty, Lifetimes, changed, lacking
 
 SPREAD, TAG = "pettingzoo/mpe2.simple_spread_v3", "pettingzoo/mpe2.simple_tag_v3"
 RPS, TICTACTOE = "pettingzoo/classic.rps_v2", "pettingzoo/classic.tictactoe_v3"
@@ -369,9 +370,9 @@ def test_compiled_and_host_collection_give_the_same_rollout() -> None:
     for number in range(2):
         key = jax.random.key(number)
         noise = draw_noise(agents.policies, key, num_envs, (steps,))
-        assert runner.run(acting, state, noise, bool) == steps
+        assert runner.run(packed(acting), state, noise, bool) == steps
         played = runner.rollout(state)
-        state, experience = tally(state, played, None)
+        state, experience = make_experience(state, played, None)
         compiled_state, theirs = step(compiled_state, noise, jax.random.split(key, steps))
         host, compiled, over = experience.groups["all"], theirs.groups["all"], played.reset
         for name in ("reward", "terminated", "truncated", "valid", "present", "alive", "acts"):
@@ -725,7 +726,7 @@ def test_a_game_with_turns_is_learned_from(tmp_path: Path) -> None:
 def test_an_episode_is_filmed(env: Any) -> None:
     source = pettingzoo_source(env)
     agents = make_agents(source.spec.groups, settings.build({}), None)
-    frames, fps = record(source, agents, EnvConfig(), seed=0)
+    frames, fps = episode_frames(source, agents, EnvConfig(), seed=0)
     pictures = list(frames)
     if env == SPREAD:
         assert fps == 10

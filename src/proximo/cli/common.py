@@ -23,26 +23,47 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 out = make_rich()
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
 
 Preset = Annotated[
     str | None, typer.Option(metavar="NAME", help="Start from the preset of this name, such as documents.")
 ]
-NoPreset = Annotated[bool, typer.Option("--no-preset", help="Start from the defaults, not from tuned settings.")]
+NoPreset = Annotated[
+    bool, typer.Option("--no-preset", help="Start from the defaults, not from the environment's preset.")
+]
+
+Mlflow = Annotated[
+    str | None, typer.Option("--mlflow", metavar="URI", help="MLflow's address; runs/mlflow.db by default.")
+]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")]
+
+
+def given_settings(
+    assignments: list[str] | None, mlflow: str | None, no_mlflow: bool, flags: dict[str, Any]
+) -> settings.Values:
+    """The values that the command line sets: by `--set`, by flags of their own, and by those about MLflow."""
+    if mlflow is not None and no_mlflow:
+        raise UserError("--mlflow and --no-mlflow cannot be used together.")
+    values = settings.from_assignments(assignments or [])
+    switch = False if no_mlflow else None if mlflow is None else True
+    for path, text in (flags | {"track.tracking_uri": mlflow, "track.mlflow": switch}).items():
+        if text is not None:
+            values[path] = settings.convert(settings.find_setting(path), text)
+    return values
 
 
 def chosen_preset(name: str | None, none: bool) -> bool | str:
     """What `--preset NAME` and `--no-preset` ask for; neither: the environment's own."""
     if name is not None and none:
-        raise UserError("--preset and --no-preset exclude each other; give one of them.")
+        raise UserError("--preset and --no-preset cannot be used together.")
     return name if name is not None else not none
 
 
 def check_loudness(quiet: bool, verbose: bool = False) -> None:
     """Refuse both; and with `quiet`, have libraries say nothing either, also in the processes of environments."""
     if quiet and verbose:
-        raise UserError("--quiet and --verbose exclude each other; give one of them.")
+        raise UserError("--quiet and --verbose cannot be used together.")
     if quiet:
         warnings.simplefilter("ignore")
         os.environ["PYTHONWARNINGS"] = "ignore"

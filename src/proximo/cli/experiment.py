@@ -8,14 +8,26 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import NoPreset, Preset, Quiet, app, check_loudness, chosen_preset, flag, out
+from proximo.cli.common import (
+    Mlflow,
+    NoMlflow,
+    NoPreset,
+    Preset,
+    Quiet,
+    app,
+    check_loudness,
+    chosen_preset,
+    flag,
+    given_settings,
+    out,
+)
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
 
-EXPERIMENT_HELP = """Train several trials with several seeds, side by side, and compare them honestly.
+EXPERIMENT_HELP = """Train several trials with several seeds in parallel, and compare them statistically.
 
 WHAT is an environment, trained with `--trials` seeds, or a YAML file with environments, named trials or a grid, and
-seeds (docs/experiments.md). Ctrl-C stops; `--resume DIR` does what is missing, and repeats nothing.
+seeds (docs/experiments.md). Ctrl-C stops it; `--resume DIR` trains what is missing and repeats nothing.
 
 Examples:
 
@@ -34,7 +46,7 @@ def experiment(
     ] = None,
     trials: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Seeds of each trial: --seed, and others 100,000 apart; 5 by default."),
+        typer.Option(metavar="N", help="Number of seeds of each trial, 100,000 apart; 5 by default."),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps of each run.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; 0 by default.")] = None,
@@ -49,39 +61,32 @@ def experiment(
     preset: Preset = None,
     no_preset: NoPreset = False,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs side by side; as many as cores by default.", min=1)
+        int | None, typer.Option(metavar="N", help="Runs trained in parallel; by default one per core.", min=1)
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and the time it takes; train nothing.")
+        bool, typer.Option("--dry-run", help="Show the plan and estimate its time; train nothing.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Do what is missing of an experiment.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Continue an experiment that was interrupted.", show_default=False),
     ] = None,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where MLflow is; runs/mlflow.db by default.")
-    ] = None,
-    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not feed MLflow.")] = False,
+    mlflow: Mlflow = None,
+    no_mlflow: NoMlflow = False,
     quiet: Quiet = False,
 ) -> None:
     from proximo.experiment.plan import Plan, default_folder
 
     check_loudness(quiet)
-    if mlflow is not None and no_mlflow:
-        raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     if resume is not None:
         others = (what, trials, steps, seed, out_dir, config, assignments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
-            raise UserError("--resume goes on with an experiment as it was planned; it takes only --jobs and --quiet.")
+            raise UserError(
+                "--resume continues an experiment as it was planned; only --jobs and --quiet can be given with it."
+            )
         plan, path = Plan.load(resume), resume
     else:
-        flags = settings.from_assignments(assignments or [])
-        switch = False if no_mlflow else None if mlflow is None else True
-        for name, text in (
-            *(("train.total_timesteps", steps), ("seed", seed)),
-            *(("track.tracking_uri", mlflow), ("track.mlflow", switch)),
-        ):
-            if text is not None:
-                flags[name] = settings.convert(settings.find_setting(name), text)
+        given = {"train.total_timesteps": steps, "seed": seed}
+        flags = given_settings(assignments, mlflow, no_mlflow, given)
         count = None if trials is None else flag("--trials", "env.num_envs", trials)
         plan = make_plan(what, count, config, flags, chosen_preset(preset, no_preset))
         path = out_dir or default_folder(plan.name)
@@ -100,8 +105,8 @@ def experiment(
     failed = sum(run["state"] != "complete" for run in summary["runs"])
     if failed:
         raise TrainingError(
-            f"{failed} of {len(plan.runs)} runs did not come to their end; `proximo experiment --resume {path}` tries "
-            f"these again."
+            f"{failed} of {len(plan.runs)} runs did not complete; `proximo experiment --resume {path}` tries "
+            f"them again."
         )
 
 
@@ -116,7 +121,7 @@ def make_plan(what: str | None, count: int | None, config: Path | None, flags: A
         return read_plan(Path(what), flags, count, preset)
     env = what or (given | flags).get("env.id")
     if env is None:
-        raise UserError("Say what to train on, as in `proximo experiment CartPole-v1 --trials 5`, or name a YAML file.")
+        raise UserError("Name an environment, as in `proximo experiment CartPole-v1 --trials 5`, or a YAML file.")
     given.pop("env.id", None), flags.pop("env.id", None)
     first = flags.pop("seed", given.pop("seed", 0))
     return make_plan([env], make_trials(None, None, count or 5, first), given, flags, preset)
@@ -129,12 +134,12 @@ def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
     out.print(plan_table(plan), soft_wrap=False)
     steps = sum(run.config.train.total_timesteps for run in plan.runs)
     out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {safe(str(path))}.")
-    with out.status("measuring how fast they are"):
+    with out.status("measuring their speed"):
         from proximo.display.console import duration
         from proximo.experiment.estimate import estimate
 
         seconds, used = estimate(plan, jobs)
-    out.print(f"At most about [bold]{duration(seconds)}[/bold], {used} at a time, as measured just now.")
+    out.print(f"Estimated time: at most about [bold]{duration(seconds)}[/bold], with {used} at a time.")
 
 
 @app.command("compare")
@@ -150,7 +155,7 @@ def compare_command(
         str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with first.")
     ] = None,
 ) -> None:
-    """Compare runs: intervals over seeds, the probability of improvement, curves and profiles, as one page.
+    """Compare runs: intervals over seeds, the probability of improvement, curves and profiles, on one page.
 
     Runs whose settings differ only in the seed are one trial. `proximo compare runs/A runs/B runs/C` compares single
     runs, `proximo compare runs/NAME` an experiment.
@@ -163,7 +168,7 @@ def compare_command(
     found = gather([path if path.exists() or not (RUNS / path).exists() else RUNS / path for path in paths])
     place = out_dir or default_folder("comparison")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise UserError(f"{place} already holds something; give --out a new or empty folder.")
+        raise UserError(f"{place} is not an empty folder; give --out a new or an empty one.")
     with out.status(f"comparing {len(found)} runs"):
         summary = write_comparison(found, place, ", ".join(printable(path.name) for path in paths), baseline)
     out.print(comparison_table(summary), soft_wrap=False)

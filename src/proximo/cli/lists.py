@@ -16,7 +16,7 @@ SHORT_LIST = 40
 
 @app.command()
 def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids that contain this.")] = "") -> None:
-    """List what can be trained on, by family, and what is missing."""
+    """List the environments to train on, by family, and which families are not installed."""
     from proximo.envs import families
     from proximo.presets import find_preset
 
@@ -35,7 +35,7 @@ def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids th
             out.print(f"  {safe(env_id)}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
         if len(shown) < len(ids):
             out.print(
-                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or a part of a name[/dim]"
+                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or part of a name[/dim]"
             )
         found += len(ids)
     if word and not found:

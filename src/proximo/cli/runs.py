@@ -9,7 +9,6 @@ import typer
 
 from proximo.cli.common import app, out
 from proximo.display.printing import safe
-from proximo.errors import UserError
 
 
 @app.command("runs")
@@ -19,7 +18,7 @@ def runs_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
-    """List the runs under runs/, the newest first: environment, steps, return, state, and when."""
+    """List the runs under runs/, the newest first: environment, steps, return, state and time."""
     from proximo.display.tables import runs_table
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
@@ -39,39 +38,37 @@ def runs_command(
 def sync_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False)],
     mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where to send it; where the run was tracked by default.")
+        str | None, typer.Option(metavar="URI", help="Where to send it; by default where the run was tracked.")
     ] = None,
 ) -> None:
-    """Send MLflow what it does not have of RUN: after an outage, or of a run that was not tracked."""
+    """Send to MLflow what it lacks of RUN: after an outage, or if the run was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
-    from proximo.run import find_run, read_config
     from proximo.run_dir.directory import RUNS
-    from proximo.run_dir.files import check_inside
+    from proximo.run_dir.read import check_folder, find_run, read_config
     from proximo.tracking.feed import sync
 
     experiment = next((path for path in (run, RUNS / run) if (path / PLAN).is_file()), None)
     if experiment is not None:
-        try:
-            check_inside(experiment)
-        except OSError as error:
-            raise UserError(f"{experiment} cannot be used: {error.strerror}.") from None
+        check_folder(experiment)
         sent = sync_experiment(experiment, mlflow)
-        out.print(f"{safe(sent.shown_uri)} has everything of {safe(str(experiment))}: {sent.sent:,} runs.")
+        out.print(f"{safe(sent.address)} has all {sent.sent:,} runs of {safe(str(experiment))}.")
         return
     path = find_run(run)
     done = sync(path, read_config(path), mlflow)
-    out.print(f"{safe(done.shown_uri)} has everything of {safe(str(path))}: updates up to {done.last_update:,}.")
+    out.print(f"{safe(done.address)} has everything of {safe(str(path))}, up to update {done.sent:,}.")
 
 
 @app.command("ui")
 def ui_command(
     port: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The first free one from 5000 on by default.", min=1, max=65535),
+        typer.Option(
+            metavar="N", help="Port of the server; by default the first free one from 5000.", min=1, max=65535
+        ),
     ] = None,
 ) -> None:
-    """Open MLflow's interface on the runs under runs/, until Ctrl-C."""
+    """Serve MLflow's web interface for the runs under runs/ until Ctrl-C."""
     from proximo.run_dir.directory import RUNS
     from proximo.tracking.ui import show
 

@@ -8,25 +8,38 @@ from typing import Annotated, Any
 import typer
 
 from proximo import settings
-from proximo.cli.common import NoPreset, Preset, Quiet, Verbose, app, check_loudness, chosen_preset, flag, out
+from proximo.cli.common import (
+    Mlflow,
+    NoMlflow,
+    NoPreset,
+    Preset,
+    Quiet,
+    Verbose,
+    app,
+    check_loudness,
+    chosen_preset,
+    flag,
+    given_settings,
+    out,
+)
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
 
-TRAIN_HELP = """Train a policy on ENV, and leave a run directory behind.
+TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
 
 Settings come from the defaults, then the environment's preset, then `--config`, then the flags.
 
 Examples:
 
-* `proximo train CartPole-v1`, one of Gymnasium's; `proximo train my_package:MyEnv-v0`, one of your own
+* `proximo train CartPole-v1` trains on a Gymnasium environment, `proximo train my_package:MyEnv-v0` on one of your own
 
-* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3`, one written in JAX
+* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on one that is written in JAX
 
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
-`proximo envs` lists environments, `proximo settings` everything that `--set` takes.
+`proximo envs` lists the environments, `proximo settings` everything that `--set` takes.
 """
 
 
@@ -53,31 +66,23 @@ def train(
     ] = None,
     preset: Preset = None,
     no_preset: NoPreset = False,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where MLflow is; runs/mlflow.db by default.")
-    ] = None,
-    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Do not feed MLflow.")] = False,
-    video: Annotated[bool, typer.Option("--video", help="Film an episode of the final policy (track.video).")] = False,
+    mlflow: Mlflow = None,
+    no_mlflow: NoMlflow = False,
+    video: Annotated[
+        bool, typer.Option("--video", help="Record an episode of the final policy (track.video).")
+    ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
-    if mlflow is not None and no_mlflow:
-        raise UserError("--mlflow and --no-mlflow exclude each other; give one of them.")
     which = chosen_preset(preset, no_preset)
-    flags = settings.from_assignments(assignments or [])
-    switch = False if no_mlflow else None if mlflow is None else True
-    for path, text in (
-        *(("env.id", env), ("train.total_timesteps", steps), ("seed", seed)),
-        *(("track.tracking_uri", mlflow), ("track.mlflow", switch), ("track.video", video or None)),
-    ):
-        if text is not None:
-            flags[path] = settings.convert(settings.find_setting(path), text)
+    named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
+    flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
     env_id = (given | flags).get("env.id")
     if env_id is None:
         raise UserError(
-            "Say what to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists what there is."
+            "Name an environment to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists them."
         )
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
@@ -88,7 +93,7 @@ def train(
     resolved = settings.build(tuned, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
-    if which is True and not tuned and config is None:
+    if not isinstance(which, str) and not tuned and config is None:
         said.append(without_preset(trainer.config, CHANGED))
     for sentence in () if quiet else said:
         out.print(f"[dim]{safe(sentence)}[/dim]")
@@ -101,11 +106,11 @@ def run_to_end(trainer: Any) -> None:
         raise typer.Exit(128 + trainer.interrupted_by)
 
 
-RESUME_HELP = """Go on with RUN where it stopped: after Ctrl-C, a crash, a power cut.
+RESUME_HELP = """Continue RUN where it stopped: after Ctrl-C, a crash or a power cut.
 
-Everything continues: schedules, counters, random streams, statistics, `metrics.jsonl`. On an environment written in
-JAX the end is the same, to the bit, as if the run had never stopped; so it is on others that can be put back where they
-stood (docs/gymnasium.md), and where they cannot, new episodes begin and `result.json` says so.
+Everything continues: schedules, counters, random streams, statistics, `metrics.jsonl`. With an environment written in
+JAX the result is the same, to the bit, as if the run had never stopped; so it is with others whose state can be
+restored (docs/gymnasium.md). Where it cannot, new episodes begin, and `result.json` says so.
 
 Examples:
 
@@ -119,16 +124,17 @@ Examples:
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
     steps: Annotated[
-        str | None, typer.Option(metavar="MORE", help="Train this many more steps, instead of to the run's own end.")
+        str | None,
+        typer.Option(metavar="MORE", help="Train this many more steps, instead of to the end that the run was given."),
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where MLflow is, with user and password if it takes them.")
+        str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     check_loudness(quiet, verbose)
-    from proximo.run import find_run
+    from proximo.run_dir.read import find_run
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
@@ -140,17 +146,18 @@ def resume(
     run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console))
 
 
-EVALUATE_HELP = """Play episodes with a trained policy of RUN, and say what they come to.
+EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
 
-RUN is a run directory, or its name under runs/. The environments and the random streams are not those of training.
+RUN is a run directory, or its name under runs/. Episodes are played with
+environments and random streams that training has not used.
 
 Examples:
 
-* `proximo evaluate runs/NAME` plays 100 episodes with the final policy, always with the most likely action
+* `proximo evaluate runs/NAME` plays 100 episodes with the final policy, which always takes its most likely action
 
 * `proximo evaluate runs/NAME --checkpoint best --stochastic --seed 7`
 
-* `proximo evaluate runs/NAME --video` also films an episode, as RUN/videos/final.mp4 and .gif
+* `proximo evaluate runs/NAME --video` also records an episode as RUN/videos/final.mp4 and .gif
 """
 
 
@@ -161,14 +168,19 @@ def evaluate(
     seed: Annotated[str | None, typer.Option(metavar="N", help="The seed; the run's own by default.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="best|final|last|STEP", help="Which policy; the final one, if there is one, by default."),
+        typer.Option(
+            metavar="best|final|last|STEP",
+            help="Which policy; by default the final one, or the last while there is none.",
+        ),
     ] = None,
-    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions from the policy.")] = False,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions instead of taking the most likely.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
-    video: Annotated[bool, typer.Option("--video", help="Film one episode, as MP4 and GIF.")] = False,
+    video: Annotated[bool, typer.Option("--video", help="Record one episode as MP4 and GIF.")] = False,
 ) -> None:
-    from proximo.run import default_policy, find_run, read_config
     from proximo.run_dir.files import to_json
+    from proximo.run_dir.read import default_policy, find_run, read_config
 
     num_episodes = flag("--episodes", "eval.episodes", episodes)
     path = find_run(run)
@@ -179,8 +191,8 @@ def evaluate(
         from proximo.display.tables import evaluation_table
         from proximo.policy.behaviour import Learners, actors
         from proximo.rollout.evaluate import make_evaluator
-        from proximo.rollout.video import film
-        from proximo.run import open_run
+        from proximo.rollout.video import render_video
+        from proximo.train.load import open_run
 
         agents, source = open_run(path, config, which)
         videos: list[str] = []
@@ -188,7 +200,7 @@ def evaluate(
         how = (not stochastic, config.eval.max_steps)
         if video:
             status.update("filming one episode")
-            videos, notices = film(path / "videos" / which, source, agents, config.env, used, *how)
+            videos, notices = render_video(path / "videos" / which, source, agents, config.env, used, *how)
         evaluator = make_evaluator(
             source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
         )
@@ -217,7 +229,7 @@ def evaluate(
     )
     out.print(evaluation_table(summary))
     goal = config.track.success_return
-    meant = "any that terminates (track.success_return sets a return)" if goal is None else f"a return from {goal:g} on"
-    out.print(f"[dim]A success is what the environment calls one; where it does not say, {meant}.[/dim]")
+    meant = "terminates (track.success_return sets a return instead)" if goal is None else f"returns at least {goal:g}"
+    out.print(f"[dim]An episode is a success if the environment says so; where it does not say, if it {meant}.[/dim]")
     for file in videos:
         out.print(f"[dim]{safe(file)}[/dim]")

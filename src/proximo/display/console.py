@@ -79,7 +79,7 @@ class Display(Console):
 
     def __enter__(self) -> Console:
         if self.rich.is_terminal and not self.verbose:
-            waiting = Spinner("dots", "starting the environments, and compiling")
+            waiting = Spinner("dots", "starting the environments and compiling")
             self._live = Live(waiting, console=self.rich, transient=True, refresh_per_second=8)
             self._live.start()
         return self
@@ -144,7 +144,7 @@ def spent(result: Record, config: Config) -> str:
         return f"The budget is used up: {result['episodes']:,} episodes, train.max_episodes={wanted}."
     if result["total_steps"] < steps:
         return f"The budget is used up: train.max_seconds={config.train.max_seconds:g}."
-    fewer = "" if wanted is None else f" It ended the run before train.max_episodes={wanted}."
+    fewer = "" if wanted is None else f" The run ended before train.max_episodes={wanted} was reached."
     return f"The budget is used up: train.total_timesteps={steps}.{fewer}"
 
 

@@ -56,11 +56,11 @@ def runs_table(runs: list[RunSummary]) -> Table:
         table.add_column(title)
     now = time.time()
     for run in runs:
-        style = STYLES.get(run.state, "")
-        state = f"[{style}]{run.state}[/{style}]" if style else safe(run.state)
+        style = STYLES.get(run.status.state, "")
+        state = f"[{style}]{run.status.state}[/{style}]" if style else safe(run.status.state)
         ago = f"{duration(max(0.0, now - run.changed))} ago"
         name, env = safe(_name(run.path)), safe(run.env)
-        table.add_row(name, env, f"{run.steps:,}", number(run.returned), state, ago)
+        table.add_row(name, env, f"{run.status.steps:,}", number(run.status.episode_return), state, ago)
     return table
 
 

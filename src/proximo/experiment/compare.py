@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 from proximo import settings
 from proximo.errors import UserError, printable
 from proximo.experiment.outcomes import Outcome, read_outcome
-from proximo.experiment.plan import run_folder
+from proximo.experiment.plan import PLAN, run_folder
 from proximo.experiment.report import page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
 from proximo.plots import charts
 from proximo.plots.drawing import png
 from proximo.plots.panels import svg
+from proximo.run_dir.directory import CONFIG, METRICS
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
+from proximo.run_dir.read import read_config
 
-EXPERIMENT = "experiment.json"
 IRRELEVANT = ("seed", "env.id", "env.workers", "env.timeout", "env.start_method", "checkpoint.", "track.")
 """Settings in which the runs of a trial may differ: what comes out does not depend on them."""
 
@@ -81,7 +82,7 @@ def gather(paths: Sequence[Path]) -> list[Outcome]:
 def _nothing(path: Path) -> str:
     if not path.exists():
         return f"There is no {path}; name a run, an experiment, or a folder with runs in it."
-    return f"{path} holds no runs: no folder in it has the config.yaml and metrics.jsonl of a run, or an {EXPERIMENT}."
+    return f"{path} holds no runs: no folder in it has the {CONFIG} and {METRICS} of a run, or an {PLAN}."
 
 
 def _new(path: Path, seen: set[Path]) -> bool:
@@ -95,14 +96,14 @@ def _folders(path: Path) -> Iterator[tuple[Path, bool]]:
     """Runs and experiments at or below `path`, and whether it is an experiment; nothing inside of one is looked for."""
     for place, inner, files in os.walk(path):
         inner.sort()
-        is_experiment = EXPERIMENT in files
-        if is_experiment or {"config.yaml", "metrics.jsonl"} <= {*files}:
+        is_experiment = PLAN in files
+        if is_experiment or {CONFIG, METRICS} <= {*files}:
             inner.clear()
             yield Path(place), is_experiment
 
 
 def _read_plan(folder: Path) -> list[dict[str, Any]]:
-    file = folder / EXPERIMENT
+    file = folder / PLAN
     try:
         runs = read_json(file, LARGEST_PLAN)["runs"]
         plan = [
@@ -125,7 +126,7 @@ def _read_plan(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read_loose(path: Path, place: str) -> _Loose:
-    config = settings.read_run(path)
+    config = read_config(path)
     values = settings.from_mapping(settings.to_mapping(config), "config")
     return _Loose(path, place, config.env.id, config.seed, values)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proximo.errors import UserError
-from proximo.plots.write import read_rows
-from proximo.run_dir.read import COMPLETE, CUT, is_running, read_result
+from proximo.run_dir.directory import CONFIG, METRICS
+from proximo.run_dir.read import UNREADABLE, RunStatus, finite, read_rows, read_status
 
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""
 MISSING, DAMAGED = "missing", "damaged"
 ERROR = "error.txt"
 """In the folder of a run: what ended the last attempt."""
-UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Curve(NamedTuple):
@@ -44,12 +41,12 @@ class Outcome:
     """What the trial changes, by dotted path: `{"ppo.clip_epsilon": 0.1}`."""
     state: str
     """complete, failed, interrupted, running, stopped without an end, missing or damaged."""
-    score: float | None
+    score: float | None = None
     """The mean return of the final evaluation, or else of the last training episodes; None while it has no end."""
-    steps: int
-    wall_seconds: float | None
-    steps_per_second: float | None
-    curve: Curve
+    steps: int = 0
+    wall_seconds: float | None = None
+    steps_per_second: float | None = None
+    curve: Curve = NOTHING
 
     @property
     def counts(self) -> bool:
@@ -59,50 +56,34 @@ class Outcome:
 
 def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, seed: int) -> Outcome:
     """What became of the run in `path`. One that is unfinished, missing or damaged is no error: its state says so."""
-
-    def outcome(state: str, steps: int = 0, curve: Curve = NOTHING, result: dict[str, Any] | None = None) -> Outcome:
-        result = result or {}
-        final, wall, speed = (
-            _score(result),
-            _finite(result.get("wall_seconds")),
-            _finite(result.get("steps_per_second")),
-        )
-        return Outcome(trial, env, seed, path, overrides, state, final, steps, wall, speed, curve)
-
-    rows = path / "metrics.jsonl"
+    damaged = Outcome(trial, env, seed, path, overrides, DAMAGED)
     try:
-        if not rows.is_file() or not (path / "config.yaml").is_file():
-            return outcome("failed" if (path / ERROR).is_file() else MISSING)
-        running, result = is_running(rows), read_result(path)
-        records = read_rows(rows, MAX_POINTS, MAX_POINTS)
-        reached = int(records[-1]["step"]) if records else 0
-        if running or result is None:
-            return outcome("running" if running else CUT, reached, _curve(records))
-        reason, steps = result["stop_reason"], int(result["total_steps"])
-        state = "complete" if reason in COMPLETE else str(reason)
-        return outcome(state, steps, _curve(records, steps, result), result)
+        if not (path / METRICS).is_file() or not (path / CONFIG).is_file():
+            return replace(damaged, state="failed" if (path / ERROR).is_file() else MISSING)
+        status = read_status(path)
+        result = status.result or {}
+        return replace(
+            damaged,
+            state=status.state,
+            score=status.episode_return if result else None,
+            steps=status.steps,
+            wall_seconds=finite(result.get("wall_seconds")),
+            steps_per_second=finite(result.get("steps_per_second")),
+            curve=_curve(read_rows(path, MAX_POINTS, MAX_POINTS), status),
+        )
     except UNREADABLE:
-        return outcome(DAMAGED)
+        return damaged
 
 
-def _score(result: dict[str, Any]) -> float | None:
-    played = _finite((result.get("final_eval") or {}).get("return_mean"))
-    return _finite(result.get("final_return")) if played is None else played
-
-
-def _curve(records: list[dict[str, Any]], end: int = 0, result: dict[str, Any] | None = None) -> Curve:
-    recent = _known((row["step"], row.get("recent/return_mean")) for row in records)
-    played = _known((row["step"], row.get("eval/return_mean")) for row in records)
-    final = _finite(((result or {}).get("final_eval") or {}).get("return_mean"))
+def _curve(rows: list[dict[str, Any]], status: RunStatus) -> Curve:
+    recent = _known((row["step"], row.get("recent/return_mean")) for row in rows)
+    played = _known((row["step"], row.get("eval/return_mean")) for row in rows)
+    final = finite(((status.result or {}).get("final_eval") or {}).get("return_mean"))
     if final is not None:
-        played[float(end)] = final
+        played[float(status.steps)] = final
     return Curve(tuple(recent), tuple(recent.values()), tuple(played), tuple(played.values()))
 
 
 def _known(points: Iterable[tuple[Any, Any]]) -> dict[float, float]:
-    found = ((float(step), _finite(value)) for step, value in points)
+    found = ((float(step), finite(value)) for step, value in points)
     return {step: value for step, value in sorted(found, key=lambda point: point[0]) if value is not None}
-
-
-def _finite(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)

@@ -16,7 +16,7 @@ from proximo import settings
 from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
 from proximo.presets import choose_preset
-from proximo.run_dir.directory import RUNS
+from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import Values
 from proximo.yaml_file import read_yaml
@@ -62,7 +62,7 @@ class Plan:
     def save(self, out: Path) -> None:
         """Write the plan to the experiment's folder, which must be new or empty."""
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} already holds something; give --out a new or empty folder, or use --resume {out}.")
+            raise UserError(f"{out} is not an empty folder; give --out a new or an empty one, or use --resume {out}.")
         runs = [
             {
                 "path": run.folder,
@@ -107,8 +107,8 @@ def make_plan(
     for trial in trials:
         for path in ("env.id", "seed", *flags):
             if path in trial.overrides:
-                what = "is what envs and seeds are for" if path in ("env.id", "seed") else "is given as a flag, too"
-                raise UserError(f"The trial {trial.name} sets {path}, which {what}; leave one of them out.")
+                what = "is what envs and seeds are for" if path in ("env.id", "seed") else "is also given as a flag"
+                raise UserError(f"The trial {trial.name} sets {path}, which {what}; remove one of the two.")
     _check_count(len(envs) * sum(len(trial.seeds) for trial in trials))
     runs, taken = list[PlannedRun](), set[str]()
     for env, trial in itertools.product(envs, trials):
@@ -136,7 +136,7 @@ def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: b
         raise UserError(f"{path} must hold {', '.join(KEYS)}; see docs/experiments.md.")
     for key in given:
         if key not in KEYS:
-            raise UserError(f"{path} has the key {quoted(key)}; an experiment's are {', '.join(KEYS)}.")
+            raise UserError(f"{path} has the unknown key {quoted(key)}; an experiment has {', '.join(KEYS)}.")
     flags = dict(flags)
     base = settings.from_mapping(given.get("base") or {}, f"base in {path}")
     envs = [flags.pop("env.id")] if "env.id" in flags else given.get("envs", base.get("env.id"))
@@ -203,7 +203,7 @@ def grid_points(grid: Mapping[str, Any], source: str) -> list[Values]:
 
 def _check_count(runs: int) -> None:
     if runs > MOST_RUNS:
-        raise UserError(f"This experiment has {runs:,} runs or more; {MOST_RUNS:,} are the most.")
+        raise UserError(f"This experiment has at least {runs:,} runs; at most {MOST_RUNS:,} are allowed.")
 
 
 def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, ...]:
@@ -212,15 +212,15 @@ def seed_list(given: Any, first: int = 0, source: str = "seeds") -> tuple[int, .
         most = 1 + (MAX_SEED - first) // SPACING
         if given > most:
             raise UserError(
-                f"{quoted(given)} seeds, {SPACING:,} apart, are more than there are: at most {most:,} from {first:,} "
-                f"on; list them in {source}."
+                f"There are not {quoted(given)} seeds that lie {SPACING:,} apart: at most {most:,} from {first:,} on; "
+                f"list the seeds in {source}."
             )
         return tuple(first + SPACING * i for i in range(given))
     if isinstance(given, list | tuple) and given and all(type(seed) is int for seed in given):
         if len(set(given)) < len(given):
             raise UserError(f"seeds in {source} lists a seed twice: {quoted(given)}.")
         return tuple(given)
-    raise UserError(f"seeds in {source} must be a number from 1 on or a list of seeds, not {quoted(given)}.")
+    raise UserError(f"seeds in {source} must be a number of at least 1 or a list of seeds, not {quoted(given)}.")
 
 
 def overlap(runs: Sequence[PlannedRun], compiled: Set[str]) -> str | None:
@@ -235,8 +235,8 @@ def overlap(runs: Sequence[PlannedRun], compiled: Set[str]) -> str | None:
         for one, other in itertools.pairwise(ordered):
             if other - one < num:
                 return (
-                    f"The seeds {one} and {other} start {num - (other - one)} of {num} environments alike on {env}, so "
-                    f"their runs are not independent; seeds at least env.num_envs apart share none."
+                    f"The seeds {one} and {other} have {num - (other - one)} of {num} environments in common on {env}, "
+                    f"so their runs are not independent; seeds at least env.num_envs apart share none."
                 )
     return None
 
@@ -253,12 +253,7 @@ def env_list(given: Any, source: str) -> list[str]:
 
 def default_folder(name: str) -> Path:
     """A new name under `runs/`."""
-    stem = RUNS / f"{file_name(name)}-experiment-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = stem, 1
-    while path.exists():
-        count += 1
-        path = stem.with_name(f"{stem.name}-{count}")
-    return path
+    return unused(RUNS / f"{file_name(name)}-experiment-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def file_name(text: str) -> str:

@@ -123,7 +123,7 @@ class ProgressDisplay(Progress):
     def finish(self, summary: dict[str, Any], out: Path) -> None:
         if self.signal is not None:
             self.rich.print(
-                f"[yellow]Interrupted[/yellow]: `proximo experiment --resume {safe(shown(out))}` does what is missing."
+                f"[yellow]Interrupted[/yellow]: `proximo experiment --resume {safe(shown(out))}` continues it."
             )
         self.rich.print(comparison_table(summary), soft_wrap=False)
         self.rich.print(f"[dim]{safe(shown(out / 'report.html'))}[/dim]")

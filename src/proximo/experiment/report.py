@@ -166,7 +166,7 @@ def _curves(summary: Record, pictures: Mapping[str, str]) -> str:
     words = (
         "Thick lines are the interquartile mean of a trial's runs, bands its pointwise 95 % interval, thin lines "
         "single runs (left out where there are very many). A run that ended early because it had converged keeps its "
-        "last value; one that does not count ends in a cross, and is in no mean."
+        "last value; one that does not count ends in a cross, and is not part of the mean."
     )
     return f"<p>{words}</p>{''.join(figures)}"
 
@@ -186,9 +186,9 @@ def _pairs(summary: Record, pictures: Mapping[str, str]) -> str:
         rows.append([pair["first"], pair["second"], *chance, verdict])
     head = ["first", "second", "#P(first > second)", "#95 % interval", "#p", "verdict"]
     words = (
-        "How probably a run of the first trial scores higher than one of the second (ties count half), in the mean "
-        "over environments. 0.5 means neither. A difference is only called one if the interval excludes 0.5 and the "
-        "permutation test agrees (p ≤ 0.05)."
+        "The probability that a run of the first trial scores higher than one of the second (ties count half), "
+        "averaged over environments; 0.5 means no difference. A difference is claimed only if the interval excludes "
+        "0.5 and the permutation test agrees (p ≤ 0.05)."
     )
     many = (
         f" <strong>These are {len(rows)} comparisons, not corrected for their number: about one in twenty would show a "
@@ -243,15 +243,15 @@ def _runs(summary: Record) -> str:
 def _reading(summary: Record) -> str:
     held = ", ".join(f"{percent} % with {n}" for n, percent in st.COVERAGE.items())
     items = [
-        "A run's score is the mean return of its final evaluation, or without one of its last training episodes. Runs "
+        "A run's score is the mean return of its final evaluation or, without one, of its last training episodes. Runs "
         "that failed, were stopped or are missing have none: a trial that often fails looks better than it is, so look "
         "at the list of runs that do not count.",
         "The interquartile mean (IQM) is the mean of the middle half of the scores: less moved by one lucky run than "
-        "the mean, and surer than the median.",
+        "the mean, and more precise than the median.",
         f"Intervals are percentile intervals of a stratified bootstrap ({st.RESAMPLES:,} resamples of the seeds within "
         f"each environment). They are called 95 % and hold the true IQM less often with few seeds: in simulations "
         f"{held} seeds. With fewer than {st.FEWEST} seeds none is given.",
-        "Overlapping intervals do not mean that there is no difference: ask the probability of improvement.",
+        "Overlapping intervals do not mean that there is no difference: look at the probability of improvement.",
     ]
     if len(summary["environments"]) > 1:
         items.append(

@@ -1,4 +1,4 @@
-"""Runs of an experiment, side by side: `run_multiple_experiments` and `run_single_experiment`.
+"""Runs of an experiment, side by side: `run_multiple_experiments`.
 
 There are as many slots as processor cores. A slot is a thread. Environments written in JAX leave the interpreter alone,
 so their runs are trained in these threads, and those that differ in numbers and seeds alone share one compiled program.
@@ -8,26 +8,22 @@ Other environments hold the interpreter: each slot has a process for them, with 
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import threading
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from proximo import envs, settings
 from proximo.config import Config
-from proximo.display.console import Console
+from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
-from proximo.errors import EnvError, ProximoError, UserError
+from proximo.errors import UserError
 from proximo.experiment.compare import write_comparison
-from proximo.experiment.outcomes import ERROR, Outcome, read_outcome
+from proximo.experiment.outcomes import Outcome, read_outcome
 from proximo.experiment.plan import (
     PLAN,
     Plan,
@@ -39,56 +35,16 @@ from proximo.experiment.plan import (
     overlap,
 )
 from proximo.experiment.progress import Progress
+from proximo.experiment.single import NOTHING, Message, attempt
 from proximo.experiment.track import make_tracker
 from proximo.experiment.worker import Worker
-from proximo.ppo.traced import split
-from proximo.run_dir.files import check_inside, open_inside, shown, write_atomically
-from proximo.run_dir.read import COMPLETE, is_running
-from proximo.train.checkpoint import steps
+from proximo.ppo.static_config import split_static
+from proximo.run_dir.files import open_inside
+from proximo.run_dir.lock import take_lock
+from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
+from proximo.train.program import settled
 from proximo.train.setup import named_own
-from proximo.train.trainer import PPOTrainer
-
-Message = dict[str, Any]
-REPORT_SECONDS = 0.25
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-LET_GO_SECONDS = 20.0
-"""How long a process whose experiment was killed may take to save its run."""
-
-
-def run_single_experiment(
-    config: Config | Mapping[str, Any] | str | Path,
-    out: str | Path | None = None,
-    env: Any = None,
-    console: Console | None = None,
-    tracked: bool = True,
-    loss: Any = None,
-    optimizer: Any = None,
-) -> dict[str, Any]:
-    """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
-
-    `config` is a `Config`, or, over the environment's preset, a mapping or a YAML file. Without `out`, a new folder
-    under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it; `loss` and
-    `optimizer` are as for `PPOTrainer`. `tracked` feeds MLflow, as far as the settings want that.
-    """
-    own = {"loss": loss, "optimizer": optimizer}
-    if out is None:
-        trainer = PPOTrainer(env, config=config, console=console, **own)
-    elif _let_go(Path(out)):
-        trainer = PPOTrainer.resume(out, env, console=console, **own)
-    else:
-        trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
-    trainer.tracked = tracked
-    return trainer.train()
-
-
-def _let_go(out: Path) -> bool:
-    """Wait for a process that is still saving the run in `out`; whether there is one to go on with."""
-    rows, until = out / "metrics.jsonl", time.monotonic() + LET_GO_SECONDS
-    while rows.exists() and is_running(rows) and time.monotonic() < until:
-        time.sleep(0.1)
-    (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
-    return bool(steps(out))
 
 
 def run_multiple_experiments(
@@ -154,13 +110,10 @@ def carry_out(
         )
     out = out.absolute()  # an environment may change the working directory
     progress, cores = progress or Progress(), available_cores()
-    try:
-        check_inside(out)
-    except OSError as error:
-        raise UserError(f"Cannot carry out the experiment in {shown(out)}: {error.strerror}.") from None
+    check_folder(out)
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
-            raise UserError(f"The experiment in {out} is being carried out by another process.")
+            raise UserError(f"The experiment in {out} is already running in another process.")
         return _carry_out(plan, out, jobs, progress, env, own, cores)
 
 
@@ -194,17 +147,6 @@ def _carry_out(
     return summary
 
 
-def take_lock(file: IO[bytes]) -> bool:
-    """Whether this process now has the file to itself; it lets go when it closes it, or ends."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
-
-
 def summarize(plan: Plan, out: Path) -> dict[str, Any]:
     """Write the results of an experiment, as far as it came."""
     return write_comparison(outcomes(plan, out), out, plan.name)
@@ -217,18 +159,16 @@ def outcomes(plan: Plan, out: Path) -> list[Outcome]:
     ]
 
 
-def is_complete(path: Path) -> bool:
-    """Whether the run in `path` has come to its end."""
-    return read_outcome(path, "", {}, "", 0).state == "complete"
-
-
 def available_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
-    """The environments that are written in JAX. What cannot be made is refused here, before anything is trained."""
+    """The environments that are written in JAX. What cannot be made, and settings that do not fit, are refused here,
+    before anything is trained."""
     made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
+    for run in runs:
+        settled(run.config, with_groups(made[run.config.env.id], run.config.agents).spec.groups)
     return {env_id for env_id, source in made.items() if not isinstance(source, envs.HostSource)}
 
 
@@ -333,46 +273,4 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
-    return config.env.id, split(config)[0]
-
-
-def attempt(
-    config: Config, path: Path, env: Any, tell: Callable[[Message], None], own: Mapping[str, Any] = NOTHING
-) -> Message:
-    """Train one run, whatever happens; a message that says how it ended."""
-    reporter = Reporter(tell)
-    try:
-        result = run_single_experiment(config, path, env, reporter, tracked=False, **own)
-        ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
-        return {"end": ended, "seconds": result["wall_seconds"]}
-    except ProximoError as error:
-        sentence, trace = (error.sentence, error.trace) if isinstance(error, EnvError) else (str(error), "")
-        _write_down(path, f"{sentence}\n\n{trace}")
-        return {"end": "failed", "sentence": sentence}
-    except Exception as error:
-        _write_down(path, traceback.format_exc())
-        return {"end": "failed", "sentence": f"{type(error).__name__}: {error} (see {path / ERROR})."}
-
-
-def _write_down(path: Path, text: str) -> None:
-    """Keep what went wrong with the run; where not even that can be written, its end is reported all the same."""
-    try:
-        write_atomically(path / ERROR, text.rstrip() + "\n")
-    except OSError:
-        return
-
-
-class Reporter(Console):
-    """The console of a run in an experiment: how far it is, a few times in a second."""
-
-    def __init__(self, tell: Callable[[Message], None]):
-        self._tell, self._told = tell, 0.0
-
-    def show(self, records: list[dict[str, Any]]) -> None:
-        if records and time.monotonic() - self._told >= REPORT_SECONDS:
-            self._told = time.monotonic()
-            last = records[-1]
-            self._tell({"step": last["step"], "returned": last["recent/return_mean"]})
-
-    def note(self, sentence: str) -> None:
-        self._tell({"note": sentence})
+    return config.env.id, split_static(config)[0]

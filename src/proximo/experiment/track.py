@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proximo.credentials import redacted, without_login
-from proximo.errors import UserError
+from proximo.credentials import redacted
 from proximo.experiment.plan import Plan, PlannedRun
-from proximo.processes import leave_signals
-from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
-from proximo.run_dir.read import COMPLETE, is_running
-from proximo.tracking import embedded
+from proximo.run_dir.files import LARGEST_PLAN, read_mapping, to_json, write_atomically
+from proximo.run_dir.read import is_complete
 from proximo.tracking.facts import safe_name
-from proximo.tracking.feed import NICENESS, Feeder, alone, keep_feeding, say
-from proximo.tracking.mlflow import MEMORY, find_experiment, in_words, make_client
-from proximo.tracking.tracker import NoTracker, Tracker, is_wanted
+from proximo.tracking.feed import Feeder, say, send_everything, serve
+from proximo.tracking.mlflow import MEMORY, MlflowTracker, find_experiment, find_uri, make_client
+from proximo.tracking.process import NoTracker, TrackerProcess, is_wanted
 
 FILES = ("summary.json", "summary.csv", "report.html", "plots/*.png")
 
 
-class ExperimentTracker(Tracker):
+class ExperimentProcess(TrackerProcess):
     """Feeds MLflow while an experiment runs."""
 
-    feeder = "proximo.experiment.track"
+    command = ("proximo.experiment.track",)
 
     def _lack(self, sent: int) -> str:
-        return f"some of this experiment (it has {sent:,} runs)" if sent else "this experiment"
+        return f"part of this experiment (it has {sent:,} runs)" if sent else "this experiment"
 
 
 def make_tracker(plan: Plan, out: Path, note: Callable[[str], None]) -> NoTracker:
     """What tracks an experiment."""
     if not any(is_wanted(run.config) for run in plan.runs):
         return NoTracker()
-    return ExperimentTracker(out, note, plan.runs[0].config.track.tracking_uri)
+    return ExperimentProcess(out, note, plan.runs[0].config.track.tracking_uri)
 
 
 class ExperimentFeeder:
@@ -49,16 +45,15 @@ class ExperimentFeeder:
     def __init__(self, out: Path, uri: str | None = None, tell: Callable[..., object] = dict):
         self._tell = tell
         self.out, self.plan = out, Plan.load(out)
-        self._memory = _read(out / MEMORY)
-        given = uri or self.plan.runs[0].config.track.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self.uri = without_login(given or embedded.still_there(self._memory.get("uri")) or embedded.uri(out))
+        self._memory = read_mapping(out / MEMORY)
+        self.uri = find_uri(out, uri or self.plan.runs[0].config.track.tracking_uri, self._memory)
         self._client: Any = None
         self._groups: dict[str, str] = {}  # the experiment's own run ("") and those of the trials
         self._feeders: dict[str, Feeder] = {}
         self._done: set[str] = set()
 
     @property
-    def shown_uri(self) -> str:
+    def address(self) -> str:
         return redacted(self.uri)
 
     @property
@@ -80,8 +75,8 @@ class ExperimentFeeder:
                 self._feeder(run).finish()
                 self._done.add(run.folder)
                 self._tell(sent=self.sent)
-        summary = _read(self.out / "summary.json")
-        whole = all(_ended(self.out / run.folder) for run in self.plan.runs)
+        summary = read_mapping(self.out / "summary.json", LARGEST_PLAN)
+        whole = all(is_complete(self.out / run.folder) for run in self.plan.runs)
         for trial, run_id in self._groups.items():
             for name, value in numbers(summary, trial).items():
                 self._client.log_metric(run_id, name, value)
@@ -95,7 +90,7 @@ class ExperimentFeeder:
         if run.folder in self._done or not (path / "config.yaml").is_file() or not (path / "metrics.jsonl").is_file():
             return
         feeder = self._feeder(run)
-        if _ended(path):
+        if is_complete(path):
             feeder.finish()
             self._done.add(run.folder)
             self._feeders.pop(run.folder)
@@ -106,8 +101,8 @@ class ExperimentFeeder:
         if run.folder not in self._feeders:
             track = dataclasses.replace(run.config.track, experiment_name=self._experiment_name)
             tags = {"mlflow.parentRunId": self._groups[run.trial], "trial": run.trial}
-            config = dataclasses.replace(run.config, track=track)
-            self._feeders[run.folder] = Feeder(self.out / run.folder, config, self.uri, tags)
+            path, config = self.out / run.folder, dataclasses.replace(run.config, track=track)
+            self._feeders[run.folder] = Feeder(MlflowTracker(path, config, self.uri, tags), path, config)
         return self._feeders[run.folder]
 
     @property
@@ -160,38 +155,13 @@ def numbers(summary: dict[str, Any], trial: str) -> dict[str, float]:
 def sync(out: Path, uri: str | None = None) -> ExperimentFeeder:
     """Send everything of an experiment that MLflow does not have yet."""
     feeder = ExperimentFeeder(out, uri)
-    with alone(out, wait=False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            feeder.finish()
-        except Exception as error:
-            raise UserError(f"MLflow at {feeder.shown_uri} does not take {out}: {in_words(error)}.") from error
+    send_everything(feeder, out)
     return feeder
-
-
-def _ended(path: Path) -> bool:
-    """Whether the run has come to its end, and its process has let go of it: from then on nothing is added."""
-    complete = _read(path / "result.json").get("stop_reason") in COMPLETE
-    return complete and not is_running(path / "metrics.jsonl")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path, LARGEST_PLAN)
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
-        return {}
 
 
 def main() -> None:
     out = Path(sys.argv[1])
-    leave_signals()  # meant for the experiment, which will say so
-    sys.stdout = sys.stderr  # what MLflow prints is not for it
-    os.nice(NICENESS)
-    feeder = ExperimentFeeder(out, tell=say)
-    say(uri=feeder.shown_uri)
-    with alone(out, wait=True):
-        keep_feeding(feeder)
+    serve(out, partial(ExperimentFeeder, out, tell=say))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def _train(job: Job, say: Callable[[Message], None]) -> Message:
     import gymnasium
 
     from proximo import settings
-    from proximo.experiment.runner import attempt
+    from proximo.experiment.single import attempt
 
     try:
         env, registered, own = cloudpickle.loads(base64.b64decode(job["packed"]))

@@ -30,7 +30,7 @@ def make_behaviour(policies: Policies, num_envs: int) -> Behaviour:
 
 
 class SelfPlay(Learners):
-    """In the first environments, one side plays by the policies that learn, and the others by earlier ones, drawn anew
+    """In the first environments, one side plays by the policies that learn, and the others by earlier ones, drawn again
     for each rollout. Chosen are {"now": what those take who learn, "then": [N, ...] what each environment's opponents
     take}."""
 

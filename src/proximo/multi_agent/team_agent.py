@@ -15,7 +15,7 @@ from proximo.envs.groups import Group, Groups
 from proximo.errors import UserError
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents, agents_from_tensors
-from proximo.policy.own import own_parts
+from proximo.policy.custom_networks import own_parts
 from proximo.run_dir import tensors
 from proximo.spaces import mask_shape, space_key, to_mask
 

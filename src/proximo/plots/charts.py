@@ -24,6 +24,7 @@ MANY_RUNS = 60
 MANY_PAIRS = 15
 """Above so many, pairs are shown as a matrix."""
 OVERALL = "all environments"
+MATRIX = "Probability that a run of the row scores higher; coloured where a difference is shown"
 ONE_SCALE = "score on one scale: 0 the lowest, 1 the highest run of each environment"
 
 
@@ -151,11 +152,8 @@ def _matrix(found: Comparison, pairs: list[Record]) -> Figure:
     """Rows against columns; only what is shown has a colour."""
     count = len(found.trials)
     labels = [f"{look.label}  {i}" for i, look in enumerate(p.looks(found.trials).values(), 1)]
-    left = p.room(labels)
-    cell = min(0.55, (d.WIDTH - left - d.RIGHT) / count)
     where = OVERALL if len(found.envs) > 1 else p.cut(found.envs[0], 40)
-    heights, right = [min(cell, 0.4) * count], d.WIDTH - left - cell * count
-    figure, (axes,) = d.canvas("Probability of improvement", where, heights, "number of the trial", left, right)
+    figure, (axes,) = d.canvas("Probability of improvement", where, [0.4 * count], "number of the trial", MATRIX)
     place, values = {trial: i for i, trial in enumerate(found.trials)}, np.full((count, count), np.nan)
     for pair in pairs:
         i, j = place[pair["first"]], place[pair["second"]]
@@ -172,7 +170,6 @@ def _matrix(found: Comparison, pairs: list[Record]) -> Figure:
     axes.set_yticks(range(count), [d.escaped(label) for label in labels])
     axes.set_xticks(range(count), [str(i) for i in range(1, count + 1)])
     axes.spines[:].set_visible(False)
-    p.above(figure, "Probability that a run of the row scores higher; coloured where a difference is shown")
     return figure
 
 
@@ -217,7 +214,7 @@ def speed(found: Comparison) -> Figure | None:
         axes.plot(values, np.full(len(values), i), "o", color=look.colour, alpha=0.3, markersize=5, markeredgewidth=0)
         p.interval(axes, i, middle, None, None, look.colour)
         p.beside(axes, i, d.number(float(f"{middle:.3g}")))
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.04 * max(max(values, default=0.0) for values in paces))
     return figure
 
 

@@ -18,43 +18,44 @@ BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, YELLOW, BLACK = COLOURS = (
 )
 GREY = "#767676"
 DPI = 120
-# In inches; headings stand above the panels, so that no label needs room on the left.
-WIDTH, LEFT, RIGHT, TOP, BOTTOM, GAP = 8.0, 0.8, 0.3, 0.82, 0.58, 0.5
-TALL, LOW = 3.4, 1.5
+WIDTH, TALL, LOW = 8.0, 3.4, 1.5  # inches: of a picture, and the heights of its panels
+EDGE, ABOVE, BETWEEN = 0.1, 0.9, 0.45  # inches: around a picture, for its title and labels, and for a panel's heading
 FEW = 60
 """Points of which each gets a mark."""
 
 
 def canvas(
-    title: str,
-    subtitle: str,
-    heights: Sequence[float],
-    xlabel: str,
-    left: float = LEFT,
-    right: float = RIGHT,
-    below: float = 0.0,
+    title: str, subtitle: str, heights: Sequence[float], xlabel: str, what: str = "", columns: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of the given heights, one above the other, on the same horizontal axis; `left` and `right`
-    of them there is room for names and numbers, and `below` them for a legend."""
-    from matplotlib.figure import Figure
+    """A figure with panels of about the given heights, one above the other, on the same horizontal axis; below its
+    title it says `what` it shows, where no panel has a heading that does. Matplotlib's constrained layout finds the
+    room for labels, legends, and what stands beside a panel.
 
-    bottom = BOTTOM + below
-    height = TOP + sum(heights) + GAP * (len(heights) - 1) + bottom
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
-    grid = {"height_ratios": heights, "hspace": GAP * len(heights) / sum(heights)}
-    panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw=grid)[:, 0])
-    figure.subplots_adjust(left / WIDTH, bottom / height, 1 - right / WIDTH, 1 - TOP / height)
-    at = 1 - 0.32 / height
-    figure.text(LEFT / WIDTH, at, escaped(title), size=13, weight="bold", color=BLACK)
-    figure.text(1 - RIGHT / WIDTH, at, escaped(subtitle), size=10, ha="right", color=GREY)
-    for axes in panels:
-        dress(axes, axes.get_position().height * height)
-    panels[-1].set_xlabel(xlabel, size=10, color=BLACK)
+    The style is set on each figure, and not in Matplotlib's settings: these belong to the user, and to all threads.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    height = ABOVE + sum(heights) + BETWEEN * len(heights)
+    layout = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE)
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white", layout=layout)
+    ratios = {"height_ratios": heights}
+    grid = figure.subplots(len(heights), columns, sharex=True, sharey=columns > 1, squeeze=False, gridspec_kw=ratios)
+    left, right, top = EDGE / WIDTH, 1 - EDGE / WIDTH, 1 - EDGE / height
+    lines = escaped(title) + ("\n" if what else "")
+    figure.suptitle(lines, x=left, ha="left", size=13, weight="bold", color=BLACK)
+    figure.text(left, top - 0.3 / height, escaped(what), size=10, va="top", color=BLACK)
+    figure.text(right, top, escaped(subtitle), size=10, ha="right", va="top", color=GREY)
+    panels = list(grid.flat)
+    label = figure.supxlabel if columns > 1 else panels[-1].set_xlabel
+    label(xlabel, size=10, color=BLACK)
+    for number, axes in enumerate(panels):
+        dress(axes, heights[number // columns])
     return figure, panels
 
 
 def dress(axes: Axes, height: float) -> None:
-    """Grid, frame and numbers of a panel, `height` inches of it."""
+    """Grid, frame and numbers of a panel that is about `height` inches high."""
     axes.set_facecolor("white")
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -74,7 +75,8 @@ def heading(axes: Axes, text: str, legend: bool = False, **options: Any) -> None
     if legend:
         defaults = {"ncols": 8, "borderpad": 0, "handlelength": 1.2, "handletextpad": 0.4, "columnspacing": 1.2}
         place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.45}
-        axes.legend(frameon=False, fontsize=9, labelcolor="#555555", **(defaults | place | options))
+        drawn = axes.legend(frameon=False, fontsize=9, labelcolor="#555555", **(defaults | place | options))
+        drawn.set_in_layout(False)  # the heading takes the room above; one that is too wide must not take the panel's
 
 
 def number(value: float, _: object = None) -> str:

@@ -73,49 +73,35 @@ def curves(
     the others stand in the background."""
     if len(lines) > MANY:
         return _multiples(title, where, xlabel, what, lines, style)
-    columns, below = _legend_room([style[line.trial].label for line in lines])
-    figure, (axes,) = d.canvas(title, where, [d.TALL * 1.1], xlabel, below=below)
+    figure, (axes,) = d.canvas(title, where, [d.TALL * 1.1], xlabel)
     for line in lines:
         _curve(axes, line, style[line.trial])
     d.heading(axes, what)
     if len(lines) > 1:
-        how = {"frameon": False, "fontsize": 9, "labelcolor": d.BLACK, "borderaxespad": 0.4, "handlelength": 2.2}
-        corner = (axes.get_position().x0, 0)
-        figure.legend(*axes.get_legend_handles_labels(), loc="lower left", bbox_to_anchor=corner, ncols=columns, **how)
+        longest = max(len(style[line.trial].label) for line in lines)
+        columns = max(1, min(len(lines), int(d.WIDTH / (0.7 + 0.085 * longest))))
+        how = {"frameon": False, "fontsize": 9, "labelcolor": d.BLACK, "handlelength": 2.2}
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns, **how)
     return figure, {line.trial: axes for line in lines}
 
 
 def _multiples(
     title: str, where: str, xlabel: str, what: str, lines: Sequence[Line], style: dict[str, Look]
 ) -> tuple[Figure, dict[str, Axes]]:
-    from matplotlib.figure import Figure
-
-    count, panel, gap = math.ceil(len(lines) / COLUMNS), 1.45, 0.55
-    height = d.TOP + 0.3 + count * (panel + gap) - gap + d.BOTTOM
-    figure = Figure(figsize=(d.WIDTH, height), dpi=d.DPI, facecolor="white")
-    grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False)
-    left, right = d.LEFT / d.WIDTH, 1 - d.RIGHT / d.WIDTH
-    figure.subplots_adjust(left, d.BOTTOM / height, right, 1 - (d.TOP + 0.3) / height, 0.22, gap / panel)
-    figure.text(left, 1 - 0.32 / height, d.escaped(title), size=13, weight="bold", color=d.BLACK)
-    figure.text(right, 1 - 0.32 / height, d.escaped(where), size=10, ha="right", color=d.GREY)
-    figure.text(left, 1 - 0.62 / height, d.escaped(f"{what}; the other trials in grey"), size=10, color=d.BLACK)
-    figure.text((left + right) / 2, 0.14 / height, xlabel, size=10, ha="center", color=d.BLACK)
-    panels = {}
-    for number, axes in enumerate(grid.flat):
-        if number >= len(lines):
-            axes.set_axis_off()
-            grid.flat[number - COLUMNS].tick_params(labelbottom=True)
-            continue
-        d.dress(axes, panel)
+    heights = [1.45] * math.ceil(len(lines) / COLUMNS)
+    figure, grid = d.canvas(title, where, heights, xlabel, f"{what}; the other trials in grey", COLUMNS)
+    for axes in grid[len(lines) :]:
+        axes.set_axis_off()
+    for axes in grid[len(lines) - COLUMNS : len(lines)]:  # those with nothing below them
+        axes.tick_params(labelbottom=True)
+    for axes, line in zip(grid, lines, strict=False):
         axes.locator_params(axis="x", nbins=3)
         axes.tick_params(labelsize=8)
-        line = lines[number]
         for other in lines:
             axes.plot(other.x[::2], other.y[::2], color="#bbbbbb", linewidth=0.8, alpha=0.7)
         _curve(axes, line, style[line.trial]._replace(dash="-"))
         axes.set_title(d.escaped(style[line.trial].label), loc="left", size=8, color=d.BLACK, pad=4)
-        panels[line.trial] = axes
-    return figure, panels
+    return figure, {line.trial: axes for line, axes in zip(lines, grid, strict=False)}
 
 
 def _curve(axes: Axes, line: Line, look: Look) -> None:
@@ -127,8 +113,8 @@ def _curve(axes: Axes, line: Line, look: Look) -> None:
 
 
 def rows(title: str, where: str, xlabel: str, names: Sequence[str], what: str) -> tuple[Figure, Axes]:
-    """A panel with a named row for each of `names`, the first at the top, and room for numbers at the right."""
-    figure, (axes,) = d.canvas(title, where, [0.36 * len(names) + 0.25], xlabel, left=room(names), right=1.95)
+    """A panel with a named row for each of `names`, the first at the top."""
+    figure, (axes,) = d.canvas(title, where, [0.36 * len(names) + 0.25], xlabel, what)
     axes.set_yticks(range(len(names)), [d.escaped(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0, labelcolor=d.BLACK)
@@ -136,19 +122,7 @@ def rows(title: str, where: str, xlabel: str, names: Sequence[str], what: str) -
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=5, integer=False)
     axes.margins(x=0.04)
-    above(figure, what)
     return figure, axes
-
-
-def above(figure: Figure, text: str) -> None:
-    """Say what a panel shows, over its whole figure: names may leave it little room."""
-    height = 1 - (d.TOP - 0.1) / figure.get_figheight()
-    figure.text(d.LEFT / d.WIDTH, height, d.escaped(text), size=10, color=d.BLACK)
-
-
-def room(names: Sequence[str]) -> float:
-    """Inches that the longest name takes at the left."""
-    return max(d.LEFT, 0.3 + 0.076 * max(map(len, names)))
 
 
 def interval(axes: Axes, row: int, value: float, low: float | None, high: float | None, colour: str) -> None:
@@ -197,11 +171,3 @@ def svg(figure: Figure, name: str) -> str:
     for colour, variable in THEME.items():
         text = text.replace(f": {colour}", f": var(--{variable})")
     return text
-
-
-def _legend_room(names: Sequence[str]) -> tuple[int, float]:
-    """Columns of a legend below the panel, and the inches it takes."""
-    if len(names) < 2:
-        return 1, 0.0
-    columns = max(1, min(len(names), int((d.WIDTH - 1.0) / (0.55 + 0.082 * max(map(len, names))))))
-    return columns, 0.12 + 0.22 * math.ceil(len(names) / columns)

@@ -58,7 +58,13 @@ def learning_curve(run: RunData) -> Figure | None:
     goal, best = run.config.stop.target_reward, run.result.get("best_policy") or {}
     judged = not run.config.agents.selfplay  # by a return
     if judged and best.get("score") is not None and run.result["updates"]:
-        ring = {"markersize": 12, "markerfacecolor": "none", "markeredgecolor": d.BLACK, "markeredgewidth": 1.5}
+        ring = {
+            "markersize": 12,
+            "markerfacecolor": "none",
+            "markeredgecolor": d.BLACK,
+            "markeredgewidth": 1.5,
+            "in_layout": False,
+        }
         axes.plot([best["step"]], [best["score"]], "o", clip_on=False, zorder=4, label="best policy", **ring)
     if goal is not None:
         d.reference(axes, goal, f"goal {d.number(goal)}")

@@ -17,13 +17,13 @@ from proximo._version import __version__
 from proximo.compile import cached, jit, key_of
 from proximo.config import Config
 from proximo.errors import UserError
-from proximo.policy.memory import forget
+from proximo.policy.custom_networks import Own, as_own, own_parts
 from proximo.policy.normalize import RunningStats, initial_stats
-from proximo.policy.own import Own, as_own, own_parts
 from proximo.policy.policy import ALL, Policy, part_of, shared_policy
 from proximo.policy.policy import OWN as OWN_OBS
+from proximo.policy.recurrent import forget
 from proximo.policy.spaces import LARGEST_ACTION, space_from_json, space_to_json
-from proximo.policy.state_dict import write_state_dict
+from proximo.policy.torch_export import write_state_dict
 from proximo.run_dir import tensors
 from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
@@ -349,7 +349,7 @@ def _role(given: Any) -> dict[str, Any] | None:
         return None
     names = [given["group"], *given["agents"], *given["groups"]]
     if not all(isinstance(name, str) for name in names) or given["group"] not in given["groups"]:
-        raise UserError("Its place in a team is none.")
+        raise UserError("Its group is not one of the groups that it names.")
     return {"group": given["group"], "agents": list(given["agents"]), "groups": list(given["groups"])}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proximo.config import NetworkConfig
-from proximo.policy.memory import remembering
 from proximo.policy.networks import CRITIC_HEAD, Head, Layers, Network, actor_head, linen_network
+from proximo.policy.recurrent import remembering
 
 
 def build_networks(network: NetworkConfig, num_outputs: int, num_log_std: int) -> dict[str, Network]:

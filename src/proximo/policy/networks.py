@@ -37,8 +37,8 @@ class Network(NamedTuple):
     """The seam: `init(key, features) -> (params, carry)`, `apply(params, carry, features) -> (carry, output)`.
 
     A network with memory may say how it goes through a sequence faster than step by step: `unroll(params, carry,
-    features, fresh)` with features [T, B, ...] gives the memory after each step and the outputs, both [T, B, ...];
-    memory is empty before the steps where `fresh` [T, B] is true.
+    features, episode_start)` with features [T, B, ...] gives the memory after each step and the outputs, both
+    [T, B, ...]; memory is empty before the steps where `episode_start` [T, B] is true.
     """
 
     init: Callable[[jax.Array, Any], tuple[Tree, Tree]]
@@ -110,7 +110,7 @@ def linen_network(module: nn.Module) -> Network:
     return Network(init, apply)
 
 
-def merged(tree: Tree) -> Tree:
+def flatten_time(tree: Tree) -> Tree:
     """[T, B, ...] to [T * B, ...] in every leaf."""
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)
 
@@ -123,7 +123,7 @@ def split_time(tree: Tree, steps: int, batch: int) -> Tree:
 def flat_apply(network: Network, params: Tree, inputs: Tree) -> jax.Array:
     """A network without memory on inputs [T, B, ...], all at once."""
     steps, batch = jax.tree.leaves(inputs)[0].shape[:2]
-    output: jax.Array = split_time(network.apply(params, (), merged(inputs))[1], steps, batch)
+    output: jax.Array = split_time(network.apply(params, (), flatten_time(inputs))[1], steps, batch)
     return output
 
 

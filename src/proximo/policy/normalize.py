@@ -70,7 +70,7 @@ def scale_rewards(stats: RunningStats, rewards: Float[Array, "T L"]) -> Float[Ar
 def discounted_sums(
     start: Float[Array, " L"], rewards: Float[Array, "T L"], ended: Bool[Array, "T L"], gamma: float | Float[Array, ""]
 ) -> tuple[Float[Array, " L"], Float[Array, "T L"]]:
-    """G_t = r_t + gamma G_{t-1} from `start`, beginning anew after each end; the last G, and all of them."""
+    """G_t = r_t + gamma G_{t-1} from `start`, starting again after each end; the last G, and all of them."""
 
     def step(running: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         reward, end = now

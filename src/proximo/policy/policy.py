@@ -17,12 +17,12 @@ from proximo.compile import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
 from proximo.policy.build import build_networks
-from proximo.policy.composite import build_distribution
-from proximo.policy.memory import forget, unrolled
-from proximo.policy.networks import merged, split_time
+from proximo.policy.custom_networks import as_own, check_distribution, check_output, check_params, own_networks
+from proximo.policy.distributions.composite import build_distribution
+from proximo.policy.networks import flatten_time, split_time
 from proximo.policy.normalize import RunningStats, initial_stats, reward_scale, standardize, update_stats
 from proximo.policy.observation import Features, ObservationAdapter
-from proximo.policy.own import as_own, check_distribution, check_output, check_params, own_networks
+from proximo.policy.recurrent import forget, unrolled
 from proximo.spaces import space_key
 
 PyTree = Any
@@ -69,7 +69,7 @@ class Policy:
     Nothing here changes: parameters, statistics and memory are handed in and come back. Parameters and memory are
     dictionaries with the entries "actor" and "critic". With a torso that both share, its parameters are an entry of
     their own, what it gives is what the two read, and each one's memory is the pair of the torso's and its own.
-    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.own`.
+    `own` are networks or a distribution instead of the built-in ones, see `proximo.policy.custom_networks`.
 
     With a `critic_space`, the critic also sees the `critic_state`, a member of that space for each observation; then
     statistics are a pair of them in a dictionary. Without, it is None.
@@ -225,20 +225,27 @@ class Policy:
         return bool(jax.tree.leaves(self._carry_types))
 
     def unroll(
-        self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree, fresh: jax.Array, critic_state: PyTree = None
+        self,
+        params: PyTree,
+        stats: PyTree,
+        carry: PyTree,
+        obs: PyTree,
+        episode_start: jax.Array,
+        critic_state: PyTree = None,
     ) -> tuple[PyTree, jax.Array, jax.Array]:
         """Both over observations [T, B, ...], from the memory `carry` [B, ...], which is empty before the steps where
-        `fresh` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
-        both = self._both_features(stats, merged(obs), merged(critic_state))
-        read = dict(zip(("actor", "critic"), (split_time(features, *fresh.shape) for features in both), strict=True))
+        `episode_start` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
+        both = self._both_features(stats, flatten_time(obs), flatten_time(critic_state))
+        actor, critic = (split_time(features, *episode_start.shape) for features in both)
+        read = {"actor": actor, "critic": critic}
         memory = dict(carry)
         own = {name: carry[name] if self.torso is None else carry[name][1] for name in carry}
         if self.torso is not None:
-            held, hidden = unrolled(self.torso, params["torso"], carry["actor"][0], read["actor"], fresh)
+            held, hidden = unrolled(self.torso, params["torso"], carry["actor"][0], read["actor"], episode_start)
             read = dict.fromkeys(read, hidden)
         found = {}
         for name, network in (("actor", self.actor), ("critic", self.critic)):
-            memory[name], found[name] = unrolled(network, params[name], own[name], read[name], fresh)
+            memory[name], found[name] = unrolled(network, params[name], own[name], read[name], episode_start)
             if self.torso is not None:
                 memory[name] = (held, memory[name])
         return memory, found["actor"], found["critic"][..., 0]
@@ -264,9 +271,9 @@ class Policy:
         adapter = self._adapter(name)
         return adapter(create_empty_array(adapter.space, num))
 
-    def forget(self, memory: PyTree, anew: jax.Array) -> PyTree:
-        """A network's `memory` [B, ...], empty where `anew` [B] is true."""
-        return forget(memory, anew)
+    def forget(self, memory: PyTree, reset_mask: jax.Array) -> PyTree:
+        """A network's `memory` [B, ...], empty where `reset_mask` [B] is true."""
+        return forget(memory, reset_mask)
 
 
 def part_of(params: PyTree, *networks: str) -> PyTree:

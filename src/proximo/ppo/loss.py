@@ -16,9 +16,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from proximo.errors import UserError
+from proximo.policy.networks import flatten_time
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
-from proximo.ppo.samples import Samples, flatten_lanes
+from proximo.ppo.samples import Samples
 
 PyTree = Any
 Metrics = dict[str, Any]
@@ -154,13 +155,14 @@ def evaluated(
 ) -> tuple[Outputs, Samples]:
     """What the networks make of samples, and those [N, ...]. With memory, a minibatch is one of sequences [B, S], each
     from the memory that it started from when it was collected."""
-    if samples.memory is None or samples.fresh is None:
+    if samples.carry is None or samples.episode_start is None:
         carry = policy.initial_carry(samples.valid.shape[0])
         _, outputs, value = policy.act_and_value(params, stats, carry, samples.obs, critic_state)
     else:
-        memory, fresh, samples = samples.memory, in_time(samples.fresh), in_time(replace(samples, memory=None))
-        _, outputs, value = policy.unroll(params, stats, memory, samples.obs, fresh, in_time(critic_state))
-        outputs, value, samples = flatten_lanes((outputs, value, samples))
+        carry, start = samples.carry, in_time(samples.episode_start)
+        samples = in_time(replace(samples, carry=None))
+        _, outputs, value = policy.unroll(params, stats, carry, samples.obs, start, in_time(critic_state))
+        outputs, value, samples = flatten_time((outputs, value, samples))
     log_prob = policy.distribution.log_prob(outputs, samples.action, samples.action_mask)
     entropy = policy.distribution.entropy(outputs, samples.action_mask)
     log_ratio = jnp.where(samples.valid, log_prob - samples.log_prob, 0.0)

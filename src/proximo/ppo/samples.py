@@ -24,8 +24,8 @@ class Samples:
     advantage: jax.Array  # [N]
     target: jax.Array  # [N] advantage + value
     valid: jax.Array  # [N] bool
-    fresh: jax.Array | None = None  # [N] bool: an episode starts here; None for networks without memory
-    memory: PyTree = None  # [N, ...] what was remembered before each step; in sequences, before the first
+    episode_start: jax.Array | None = None  # [N] bool; None for networks without memory
+    carry: PyTree = None  # [N, ...] what was remembered before each step; in sequences, before the first
     env_row: jax.Array | None = None  # [N] int32: its row among the states [T * E, ...] that critics see, if they do
 
 
@@ -38,9 +38,4 @@ def in_sequences(samples: Samples, num_lanes: int, length: int) -> Samples:
         return jnp.moveaxis(split, 1, 2).reshape(-1, length, *leaf.shape[1:])
 
     sequences = jax.tree.map(pieces, samples)
-    return replace(sequences, memory=jax.tree.map(lambda leaf: leaf[:, 0], sequences.memory))
-
-
-def flatten_lanes(tree: PyTree) -> PyTree:
-    """[T, L, ...] to [T * L, ...] in every leaf."""
-    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)
+    return replace(sequences, carry=jax.tree.map(lambda leaf: leaf[:, 0], sequences.carry))

@@ -13,16 +13,17 @@ import optax
 from flax import struct
 
 from proximo.config import Config
-from proximo.policy.memory import forget
+from proximo.policy.networks import flatten_time
 from proximo.policy.normalize import RunningStats, discounted_sums, initial_stats, scale_rewards, update_stats
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
+from proximo.policy.recurrent import forget
 from proximo.ppo.advantages import advantages
-from proximo.ppo.buffer import buffer_metrics
 from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.samples import Samples, flatten_lanes, in_sequences
+from proximo.ppo.rollout_metrics import rollout_metrics
+from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.rollout.types import CriticState, Rollout
 from proximo.seeding import training_keys
@@ -113,7 +114,7 @@ def update_group(
     reward, reward_stats, discounted = normalized_rewards(learner, rollout, lanes.discounted, config)
     given = (lanes, rollout, critic_state, reward, policy, config)
     samples, critic_carry = training_samples(learner, *given)
-    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    states = None if critic_state is None else flatten_time(critic_state.seen)
     again = partial(judged_again, learner, *given)
     params, opt_state, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again)
     learning_rate = learner.learning_rate
@@ -125,7 +126,7 @@ def update_group(
         "ppo/learning_rate": rates.learning,
         "ppo/clip_epsilon": rates.clip,
         "ppo/entropy_coef": rates.entropy,
-        **buffer_metrics(rollout, samples, policy, reward_stats),
+        **rollout_metrics(rollout, samples, policy, reward_stats),
     }
     learner = LearnerState(
         params=params,
@@ -199,16 +200,16 @@ def training_samples(
         num_envs = jax.tree.leaves(critic_state.last)[0].shape[0]
         env_row = (jnp.arange(steps * num_lanes, dtype=jnp.int32) // (num_lanes // num_envs)).astype(jnp.int32)
     if policy.recurrent:
-        seen = with_memory(params, stats, lanes.critic_carry, rollout, states, policy)
+        found = with_memory(params, stats, lanes.critic_carry, rollout, states, policy)
     else:
-        seen = without_memory(params, stats, lanes.critic_carry, rollout, states, policy)
-    _, last_value = policy.value(params, stats, seen.critic_carry, rollout.last_obs, last)
+        found = without_memory(params, stats, lanes.critic_carry, rollout, states, policy)
+    _, last_value = policy.value(params, stats, found.critic_carry, rollout.last_obs, last)
     advantage, target = advantages(
         reward,
-        seen.value,
+        found.value,
         rollout.terminated,
         rollout.truncated,
-        final_values(params, stats, rollout, final, seen.critic_memory, policy),
+        final_values(params, stats, rollout, final, found.critic_memory, policy),
         last_value,
         config.ppo.gamma,
         config.ppo.gae_lambda,
@@ -219,21 +220,21 @@ def training_samples(
     advantage = advantage.reshape(-1)
     if config.ppo.normalize_advantages == "batch":
         advantage = standardize_advantages(advantage, valid)
-    obs, action, mask = flatten_lanes((rollout.obs, rollout.action, rollout.action_mask))
+    obs, action, mask = flatten_time((rollout.obs, rollout.action, rollout.action_mask))
     samples = Samples(
         obs=obs,
         action_mask=mask,
         action=action,
-        log_prob=policy.distribution.log_prob(flatten_lanes(seen.outputs), action, mask),
-        value=seen.value.reshape(-1),
+        log_prob=policy.distribution.log_prob(flatten_time(found.outputs), action, mask),
+        value=found.value.reshape(-1),
         advantage=advantage,
         target=target.reshape(-1),
         valid=valid,
-        fresh=seen.fresh,
-        memory=seen.memory,
+        episode_start=found.episode_start,
+        carry=found.carry,
         env_row=env_row,
     )
-    return samples, seen.critic_carry
+    return samples, found.critic_carry
 
 
 Judgement = tuple[jax.Array, jax.Array, jax.Array]
@@ -261,38 +262,38 @@ def judged(samples: Samples) -> Judgement:
 
 
 @struct.dataclass
-class Seen:
+class RolloutOutputs:
     """What the networks make of a rollout, before they learn from it."""
 
     outputs: jax.Array  # [T, L, P]
     value: jax.Array  # [T, L]
     critic_memory: PyTree  # [T, L, ...] after each step
     critic_carry: PyTree  # [L, ...] at the end of the rollout
-    fresh: jax.Array | None  # [T * L]
-    memory: PyTree  # [T * L, ...] before each step
+    episode_start: jax.Array | None  # [T * L] bool
+    carry: PyTree  # [T * L, ...] before each step
 
 
 def without_memory(
     params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
-) -> Seen:
+) -> RolloutOutputs:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
-    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_lanes((rollout.obs, states)))
+    _, outputs, value = policy.act_and_value(params, stats, carry, *flatten_time((rollout.obs, states)))
     shaped = outputs.reshape(steps, lanes, -1), value.reshape(steps, lanes)
-    return Seen(*shaped, critic_carry, critic_carry, None, None)
+    return RolloutOutputs(*shaped, critic_carry, critic_carry, None, None)
 
 
 def with_memory(
     params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
-) -> Seen:
+) -> RolloutOutputs:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
-    anew, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
-    fresh = jnp.concatenate([jnp.zeros_like(anew[:1]), anew[:-1]])
-    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, fresh, states)
+    reset_mask, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
+    episode_start = jnp.concatenate([jnp.zeros_like(reset_mask[:1]), reset_mask[:-1]])
+    memory, outputs, value = policy.unroll(params, stats, start, rollout.obs, episode_start, states)
     before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), start, memory)
     last = jax.tree.map(lambda leaf: leaf[-1], memory["critic"])
-    carry = forget(last, anew[-1])
-    return Seen(outputs, value, memory["critic"], carry, fresh.reshape(-1), flatten_lanes(before))
+    carry = forget(last, reset_mask[-1])
+    return RolloutOutputs(outputs, value, memory["critic"], carry, episode_start.reshape(-1), flatten_time(before))
 
 
 def final_values(
@@ -335,7 +336,7 @@ def optimize(
     standardize = ppo.normalize_advantages == "minibatch"
     critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
     rows = in_rows(samples, config)
-    size = rows.valid.shape[0]
+    size, num_minibatches = rows.valid.shape[0], samples.valid.shape[0] // config.minibatch_size
 
     def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
         params, opt_state = learner
@@ -352,7 +353,7 @@ def optimize(
     def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
-        cut = lambda leaf: leaf[order].reshape(config.num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
+        cut = lambda leaf: leaf[order].reshape(num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
         learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
@@ -370,7 +371,7 @@ def optimize(
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
 
     learner = (state.params, state.opt_state)
-    first = jax.tree.map(lambda leaf: leaf[: size // config.num_minibatches], rows)
+    first = jax.tree.map(lambda leaf: leaf[: size // num_minibatches], rows)
     zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
     learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
@@ -380,7 +381,7 @@ def optimize(
 
 def in_rows(samples: Samples, config: Config) -> Samples:
     """What is shuffled: samples, or with memory sequences of them."""
-    if samples.memory is None:
+    if samples.carry is None:
         return samples
     return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
 

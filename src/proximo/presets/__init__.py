@@ -38,7 +38,7 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     names = {path.stem: path for path in FOLDER.glob("*.yaml")}
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(sorted(names))}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(sorted(names))}."
         raise UserError(f"There is no preset {which}; {hint}")
     return from_file(names[which])
 
@@ -74,11 +74,12 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
 def without_preset(config: Config, how: str) -> str:
     """What a user should know of a run without preset, whose settings are settled: what it trains with, and `how` to
     change that."""
-    ppo = config.ppo
+    ppo, env_id = config.ppo, config.env.id
+    why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
     standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
     taken = (
         f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
         f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
         f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
     )
-    return f"{config.env.id} has no preset: it is trained with the defaults ({taken}). {how}"
+    return f"{why}: it is trained with the defaults ({taken}). {how}"

@@ -14,14 +14,14 @@ from proximo.compile import key_of
 from proximo.envs.api import CompiledEnv, PyTree, Timestep
 from proximo.envs.keys import env_key
 from proximo.policy.behaviour import Behaviour, draw_actions
-from proximo.policy.memory import forget
+from proximo.policy.recurrent import forget
 from proximo.rollout.episodes import count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState
 
 
 @struct.dataclass
-class Moved:
+class StepView:
     """One step: what was seen and done, what came of it, and where the environments stand then."""
 
     before: RunnerState
@@ -67,19 +67,19 @@ class CompiledRunner:
         start: RunnerState,
         noise: PyTree,
         keys: jax.Array,
-        keep: Callable[[Moved], PyTree],
+        keep: Callable[[StepView], PyTree],
         success_return: Any = None,
     ) -> tuple[RunnerState, PyTree]:
         """A step for each of the `keys` [T], with actions drawn from `noise` [T, ...] or the most likely ones (None);
         what `keep` keeps of each of them, leaves [T, ...]."""
 
         def step(state: RunnerState, now: tuple[PyTree, jax.Array]) -> tuple[RunnerState, PyTree]:
-            moved = self._step(chosen, state, *now, success_return)
-            return moved.after, keep(moved)
+            view = self._step(chosen, state, *now, success_return)
+            return view.after, keep(view)
 
         return jax.lax.scan(step, start, (noise, keys))
 
-    def _step(self, chosen: PyTree, state: RunnerState, noise: PyTree, key: jax.Array, success_return: Any) -> Moved:
+    def _step(self, chosen: PyTree, state: RunnerState, noise: PyTree, key: jax.Array, success_return: Any) -> StepView:
         """Only the actors run here; values and log-probabilities come later, in one batch."""
         everywhere, policies = slice(0, self.env.num_envs), self.behaviour.policies
         memory, outputs = self.behaviour.act(chosen, state.carry, state.obs, everywhere)
@@ -99,7 +99,7 @@ class CompiledRunner:
             episode_length=length,
             episode_return=returns,
         )
-        return Moved(state, action, taken, replace(moved, groups=groups), episodes, after)
+        return StepView(state, action, taken, replace(moved, groups=groups), episodes, after)
 
 
 def collect(
@@ -107,13 +107,13 @@ def collect(
 ) -> tuple[RunnerState, Experience]:
     """Step every environment once for each of the `keys`, and record what happens."""
 
-    def keep(moved: Moved) -> tuple[PyTree, ...]:
-        before, outcome = moved.before, moved.outcome
+    def keep(view: StepView) -> tuple[PyTree, ...]:
+        before, outcome = view.before, view.outcome
         steps = {
             name: replace(step, obs=before.obs[name], action_mask=before.action_mask[name])
             for name, step in outcome.groups.items()
         }
-        return steps, moved.action, before.critic_state, outcome.final_critic_state, moved.episodes
+        return steps, view.action, before.critic_state, outcome.final_critic_state, view.episodes
 
     end, (steps, action, seen, final, episodes) = runner.run(chosen, start, noise, keys, keep, success_return)
     groups = {

@@ -20,9 +20,10 @@ from proximo.envs.api import HostEnv, HostSource, JaxEnv, PyTree
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.policy.behaviour import Behaviour, Learners, actors
 from proximo.policy.policies import Policies
-from proximo.rollout.compiled import CompiledRunner, Moved
+from proximo.rollout.compiled import CompiledRunner, StepView
 from proximo.rollout.evaluate import step_limit, step_noise
 from proximo.rollout.host import HostRunner, after
+from proximo.rollout.host_actor import packed
 from proximo.rollout.types import RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 from proximo.spaces import cast, leaves, pick
@@ -79,9 +80,9 @@ def compiled_steps(
     runner = CompiledRunner(vector, behaviour, config.frame_stack)
     env_key = evaluation_key(seed)
 
-    def kept(moved: Moved) -> Steps:
-        states = (moved.before.env.env, None if vector.resets_itself else moved.after.env.env)
-        return _kept(moved)._replace(env=states)
+    def kept(view: StepView) -> Steps:
+        states = (view.before.env.env, None if vector.resets_itself else view.after.env.env)
+        return _kept(view)._replace(env=states)
 
     def some(
         env_key: jax.Array, key: jax.Array | None, chosen: PyTree, state: RunnerState, first: jax.Array
@@ -102,18 +103,18 @@ def compiled_steps(
         first += STEPS_PER_CALL
 
 
-def _kept(moved: Moved) -> Steps:
-    groups = moved.outcome.groups
+def _kept(view: StepView) -> Steps:
+    groups = view.outcome.groups
     each = lambda field: {name: getattr(step, field) for name, step in groups.items()}  # noqa: E731
     return Steps(
-        obs=moved.before.obs,
-        critic_state=moved.before.critic_state,
-        taken=moved.taken,
+        obs=view.before.obs,
+        critic_state=view.before.critic_state,
+        taken=view.taken,
         reward=each("reward"),
         terminated=each("terminated"),
         valid=each("valid"),
         reset_mask=each("reset_mask"),
-        reset=moved.outcome.reset,
+        reset=view.outcome.reset,
         env=None,
     )
 
@@ -124,10 +125,10 @@ def host_steps(
     """The same of a host environment, of which `env` is one; of what follows the end of its episode at most a step."""
     policies = behaviour.policies
     runner = HostRunner(env, behaviour, STEPS_PER_CALL, chosen, config.frame_stack, look_at_bounds=False)
-    state, first = runner.start(seed + EVALUATION_OFFSET), 0
+    state, first, acting = runner.start(seed + EVALUATION_OFFSET), 0, packed(chosen)
     while True:
         noise = step_noise(policies, key, 1, jnp.arange(first, first + STEPS_PER_CALL, dtype=jnp.int32))
-        done = runner.run(chosen, state, noise, lambda: bool(runner.ends.any()))
+        done = runner.run(acting, state, noise, lambda: bool(runner.ends.any()))
         played = runner.rollout(state, done)
         part = lambda tree, done=done: jax.tree.map(lambda leaf: np.array(leaf[:done]), tree)  # noqa: E731
         each = lambda field: {name: getattr(own, field) for name, own in played.groups.items()}  # noqa: B023, E731
@@ -162,7 +163,7 @@ def episode_log(
 ) -> dict[str, Any] | None:
     """The first episode of a deterministic evaluation, as JSON: the reward, value and action of each step.
 
-    None if `stop` became true on the way, or the environment failed and was started anew.
+    None if `stop` became true on the way, or the environment failed and was restarted.
     """
     limit = step_limit(source, env, max_steps)
     env, behaviour = replace(env, max_steps_per_episode=limit), Learners(agents.policies)
@@ -223,9 +224,9 @@ def expected(agents: LoggedAgents, steps: Steps) -> list[float] | None:
         if "critic" not in agent.networks or (policy.critic_space is not None and state is None):
             return None
         reset = steps.reset_mask[name]
-        fresh = np.concatenate([np.zeros_like(reset[:1]), reset[:-1]])
+        episode_start = np.concatenate([np.zeros_like(reset[:1]), reset[:-1]])
         judge = cached(key_of("log's critic", policies.key, name), partial(_critic, policies, name))
-        given = (agent.params, agent.obs_stats, agent.reward_stats, steps.obs[name], state, fresh)
+        given = (agent.params, agent.obs_stats, agent.reward_stats, steps.obs[name], state, episode_start)
         found.append(np.asarray(judge(*given)))
     return [float(value) for value in np.concatenate(found, axis=1).mean(1)]
 
@@ -234,16 +235,18 @@ def _critic(policies: Policies, name: str) -> Any:
     """A function from what the lanes of one environment saw to values [T, L]."""
     policy = policies[name]
 
-    def values(params: PyTree, stats: PyTree, rewards: Any, obs: PyTree, state: PyTree, fresh: jax.Array) -> jax.Array:
-        num_lanes = fresh.shape[1]
+    def values(
+        params: PyTree, stats: PyTree, rewards: Any, obs: PyTree, state: PyTree, episode_start: jax.Array
+    ) -> jax.Array:
+        num_lanes = episode_start.shape[1]
 
         def step(carry: PyTree, now: tuple[Any, ...]) -> tuple[PyTree, jax.Array]:
-            obs, state, anew = now
+            obs, state, reset_mask = now
             state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes, axis=0), state)
-            given = (policy.forget(carry, anew), policies.seen(name, obs), state)
+            given = (policy.forget(carry, reset_mask), policies.seen(name, obs), state)
             return policy.value(params, stats, *given, rewards)
 
-        return jax.lax.scan(step, policy.initial_carry(num_lanes)["critic"], (obs, state, fresh))[1]
+        return jax.lax.scan(step, policy.initial_carry(num_lanes)["critic"], (obs, state, episode_start))[1]
 
     return jit(values)
 

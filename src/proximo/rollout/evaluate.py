@@ -20,9 +20,10 @@ from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, PyTree
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.policies import Policies
-from proximo.rollout.compiled import CompiledRunner, Moved
+from proximo.rollout.compiled import CompiledRunner, StepView
 from proximo.rollout.episodes import Running, any_member, count_episodes
 from proximo.rollout.host import HostRunner, after, outcomes
+from proximo.rollout.host_actor import packed
 from proximo.rollout.summary import Evaluation
 from proximo.rollout.types import Episodes, RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
@@ -87,7 +88,7 @@ class Cuts:
 
     def __init__(self, limit: int | None):
         self.limit = limit
-        self._told = False
+        self._noticed = False
 
     def count(self, truncated: np.ndarray, lengths: np.ndarray) -> int:
         """Of finished episodes, those that were cut."""
@@ -95,9 +96,9 @@ class Cuts:
 
     def in_words(self, cut: int, episodes: int) -> list[str]:
         """What the user should know, the first time that any were."""
-        if not cut or self._told:
+        if not cut or self._noticed:
             return []
-        self._told = True
+        self._noticed = True
         said = f"{cut} of {episodes} episodes were cut after {self.limit:,} steps"
         return [f"{said}: the environment names no limit, and eval.max_steps sets one."]
 
@@ -221,9 +222,9 @@ class CompiledPlay:
         noise = step_noise(self._runner.behaviour.policies, keys[1], num_envs, steps)
         env_keys = jax.vmap(lambda step: jax.random.fold_in(keys[0], step))(steps)
 
-        def keep(moved: Moved) -> Played:
-            truncated = {name: step.truncated for name, step in moved.outcome.groups.items()}
-            return Played(moved.episodes, any_member(truncated, num_envs))
+        def keep(view: StepView) -> Played:
+            truncated = {name: step.truncated for name, step in view.outcome.groups.items()}
+            return Played(view.episodes, any_member(truncated, num_envs))
 
         return self._runner.run(chosen, state, noise, env_keys, keep, self._success_return)
 
@@ -272,7 +273,7 @@ class HostPlay:
             self._runner = HostRunner(*given, look_at_bounds=False)  # in training that is done
         env, runner = self._env, self._runner
         assert runner is not None
-        state, first = runner.start(self._seed), 0
+        state, first, acting = runner.start(self._seed), 0, packed(chosen)
         # In double precision, which there is outside of compiled programs.
         running: Running = (
             np.zeros(self._num_envs, np.int64),
@@ -280,7 +281,7 @@ class HostPlay:
         )
         while True:
             noise = self._noise(self._key, jnp.arange(first, first + HOST_STEPS, dtype=jnp.int32))
-            done = runner.run(chosen, state, noise, lambda: stop(runner.ends))
+            done = runner.run(acting, state, noise, lambda: stop(runner.ends))
             played = runner.rollout(state, done)
             self.notices += env.notices
             env.notices.clear()

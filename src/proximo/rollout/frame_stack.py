@@ -131,9 +131,9 @@ class FrameStack:
             return step.obs, step.final_obs
         stacking = self._stackings[name]
         final, on = (stacking.following(before, obs, xp) for obs in (step.final_obs, step.obs))
-        anew, begins = stacking.first(step.obs, xp), step.reset_mask
+        first, begins = stacking.first(step.obs, xp), step.reset_mask
 
         def chosen(new: Any, on: Any) -> Any:
             return xp.where(begins.reshape(begins.shape + (1,) * (new.ndim - begins.ndim)), new, on)
 
-        return jax.tree.map(chosen, anew, on), final
+        return jax.tree.map(chosen, first, on), final

@@ -14,19 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from proximo.compile import cached, jit, key_of
+from proximo.compile import cached, key_of
 from proximo.envs.api import HostEnv, LaneStep, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
 from proximo.policy.behaviour import Behaviour
-from proximo.policy.memory import forget
+from proximo.policy.recurrent import forget
 from proximo.rollout.episodes import count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.host_actor import (
     aligned_zeros,
     at,
     compiled_actor,
-    pack,
     reads_record,
     same_memory,
     spans,
@@ -50,8 +49,8 @@ class HostRollout:
 class StepBuffers(NamedTuple):
     """Where one step of one part is written down: views, made once."""
 
-    seen: tuple[PyTree, PyTree]  # observations and action masks, as the actor takes them: of this step, or of all
-    action: dict[str, list[np.ndarray]]
+    seen: list[Any]  # observations and action masks, as the actor takes them, leaf by leaf: of this step, or of all
+    action: list[np.ndarray]  # leaf by leaf, of all groups
     outcome: list[np.ndarray]  # what is written of every step, in the order of `_outcome`
     obs: dict[str, tuple[PyTree, PyTree]]  # with stacked frames: before the step, and after it
     ended: list[np.ndarray]  # flags of which one is true where what the step led to is written, too
@@ -81,18 +80,10 @@ class HostRunner:
         self._frames = FrameStack(self._groups, frame_stack)
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(steps)]
-        self._pack = cached(("pack",), lambda: jit(pack))
-        types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chosen)
-        self._act = [
-            cached(
-                key_of("act", behaviour.key, spans(part), reads_record(), self._frames.num),
-                partial(compiled_actor, behaviour, part, types),
-            )
-            for part in env.parts
-        ]
+        self._chosen = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chosen)
         self._envs = [envs_of(part) for part in env.parts]
         self._looks_at_bounds = look_at_bounds
-        self._told: set[Path] = set()
+        self._noticed: set[Path] = set()
         # What a part reports are views, mostly the same ones each time: taken apart only when they are not.
         self._moved: list[Timestep | None] = [None] * len(env.parts)
         self._reported: list[list[Any]] = [[] for _ in env.parts]
@@ -103,6 +94,7 @@ class HostRunner:
         self._slots: list[list[StepBuffers]] = []
         self._carry: dict[str, PyTree] | None = None
         self._recurrent = [name for name, policy in behaviour.policies.items() if policy.recurrent]
+        self._memory = jax.tree.structure(behaviour.policies.initial_carry("actor", 1))
 
     def start(self, seed: int) -> RunnerState:
         """All environments reset."""
@@ -125,27 +117,30 @@ class HostRunner:
             },
         )
 
-    def run(self, chosen: PyTree, start: RunnerState, noise: PyTree, stop: Callable[[], bool]) -> int:
+    def run(self, packed: list[jax.Array], start: RunnerState, noise: PyTree, stop: Callable[[], bool]) -> int:
         """Step every environment `steps` times, with actions drawn from `noise` [T, ...] or (None) the most likely;
         fewer times if `stop`, which is asked at each, becomes true: nothing counts then in the rest of the record. How
-        many times that was."""
+        many times that was. `packed` is what the behaviour has chosen, see `host_actor.pack`."""
         env, times, clock = self.env, self._times, time.perf_counter
-        packed = self._begin(chosen, start)
+        self._write_first(start)
         spent, done = 0.0, self.steps
         began = clock()
-        carry = [self._lanes(start.carry, envs) for envs in self._envs]
+        drawn = None if noise is None else jax.tree.leaves(noise)
+        carry = [jax.tree.leaves(self._lanes(start.carry, envs)) for envs in self._envs]
         for t in range(self.steps):
             for p, act in enumerate(self._act):
                 if t:
                     carry[p] = self._receive(p, t - 1, carry[p])
                 slot = self._slots[t][p]
                 before = clock()
-                carry[p], action, taken = act(packed, noise, times[t], carry[p], *slot.seen)
-                action = _numpy(action)
+                carry[p], given, taken = act(packed, drawn, times[t], carry[p], *slot.seen)
+                action = [np.asarray(leaf) for leaf in given]
                 spent += clock() - before
-                env.send(p, action if taken is None else _numpy(taken))
-                for name, own in action.items():
-                    _write_tree(slot.action[name], own)
+                if taken is None:
+                    env.send(p, jax.tree.unflatten(self._actions, action))
+                else:
+                    env.send(p, jax.tree.unflatten(self._taken, [np.asarray(leaf) for leaf in taken]))
+                _write(slot.action, action)
             self._seen = t
             if stop():
                 done = t + 1
@@ -157,10 +152,7 @@ class HostRunner:
         self.leave_out_voided()
         if self._looks_at_bounds:
             self._look_at_bounds(done)
-        self._carry = {
-            name: jax.tree.map(lambda *parts: jnp.concatenate(parts), *(part[name] for part in carry))
-            for name in self._groups
-        }
+        self._carry = jax.tree.unflatten(self._memory, [jnp.concatenate(parts) for parts in zip(*carry, strict=True)])
         return done
 
     @property
@@ -189,11 +181,12 @@ class HostRunner:
             carry=start.carry if self._carry is None else self._carry,
         )
 
-    def warm_up(self, chosen: PyTree, noise: PyTree, start: RunnerState) -> HostRollout:
+    def warm_up(self, packed: list[jax.Array], noise: PyTree, start: RunnerState) -> HostRollout:
         """Compile the actors without a step of the environments; a record of the right shapes."""
-        packed = self._begin(chosen, start)
+        self._write_first(start)
+        drawn = None if noise is None else jax.tree.leaves(noise)
         for act, envs, slot in zip(self._act, self._envs, self._slots[0], strict=True):
-            act(packed, noise, self._times[0], self._lanes(start.carry, envs), *slot.seen)
+            act(packed, drawn, self._times[0], jax.tree.leaves(self._lanes(start.carry, envs)), *slot.seen)
         self._carry = None
         return self.rollout(start)
 
@@ -205,8 +198,10 @@ class HostRunner:
                 own.valid[done:] = own.terminated[done:] = own.truncated[done:] = False
 
     def leave_out_voided(self) -> None:
-        """Mark every step of an episode invalid whose last one is: its environment failed, and was started anew. That
+        """Mark every step of an episode invalid whose last one is: its environment failed, and was restarted. That
         last step is one in which nobody's action counted."""
+        if all(own.valid.all() for own in self._record.values()):
+            return
         num_envs, reset = self.env.num_envs, self._reset
         by_env = [own.valid.reshape(self.steps, num_envs, -1) for own in self._record.values()]
         counted = by_env[0].any(-1) if len(by_env) == 1 else np.any([valid.any(-1) for valid in by_env], axis=0)
@@ -227,10 +222,10 @@ class HostRunner:
     def _look_at(self, members: tuple[str, ...], what: str, path: Path, leaf: Any, values: np.ndarray) -> None:
         """Of numbers [T, E * K, ...] that environments gave to each of the K `members`."""
         place = (*members, what, *path)
-        wrong = None if place in self._told else outside(leaf, values)
+        wrong = None if place in self._noticed else outside(leaf, values)
         if wrong is None:
             return
-        self._told.add(place)
+        self._noticed.add(place)
         t, lane, *index = wrong
         env, member = divmod(lane, len(members))
         whose = f" to {members[member]}" if members[member] and self._groups.many else ""
@@ -242,16 +237,14 @@ class HostRunner:
             raise EnvError(sentence)
         self.env.notices.append(f"{sentence} It is used as it is; this is said once.")
 
-    def _begin(self, chosen: PyTree, start: RunnerState) -> list[jax.Array]:
-        """Write the first observations; what the actors need, packed."""
+    def _write_first(self, start: RunnerState) -> None:
+        """Write down what is seen before the first step."""
         first = (self._obs, self._masks, self._critic_state)
         _write(jax.tree.leaves(at(first, 0)), jax.tree.leaves((start.obs, start.action_mask, start.critic_state)))
-        packed: list[jax.Array] = self._pack(chosen)
-        return packed
 
-    def _receive(self, p: int, t: int, carry: dict[str, PyTree]) -> dict[str, PyTree]:
-        """Write down what step `t` led to in the environments of part `p`; the actors' memory, empty where one
-        begins."""
+    def _receive(self, p: int, t: int, carry: list[jax.Array]) -> list[jax.Array]:
+        """Write down what step `t` led to in the environments of part `p`; the actors' memory (its leaves), empty where
+        one begins."""
         moved, slot = self.env.recv(p), self._slots[t][p]
         stacks = self._frames.num > 1
         if moved is not self._moved[p]:
@@ -264,10 +257,15 @@ class HostRunner:
                 final_obs = {name: step.final_obs for name, step in groups.items()}
                 _write(slot.final, jax.tree.leaves((final_obs, moved.final_critic_state)))
                 break
+        return self._forget(moved, carry) if self._recurrent else carry
+
+    def _forget(self, moved: Timestep, carry: list[jax.Array]) -> list[jax.Array]:
+        """The actors' memory (its leaves), emptied where an episode begins."""
+        memory = jax.tree.unflatten(self._memory, carry)
         for name in self._recurrent:
-            if (anew := moved.groups[name].reset_mask).any():
-                carry[name] = forget(carry[name], jnp.asarray(anew))
-        return carry
+            if (reset := moved.groups[name].reset_mask).any():
+                memory[name] = forget(memory[name], jnp.asarray(reset))
+        return jax.tree.leaves(memory)
 
     def _stack(self, slot: StepBuffers, moved: Timestep) -> dict[str, LaneStep]:
         """Write the stacks after a step; what lanes saw at its end, stacked."""
@@ -297,6 +295,9 @@ class HostRunner:
         # On a CPU the actor reads the record itself: handing over an array at each step takes longer than that.
         self._whole = jax.tree.map(same_memory, (self._obs, self._masks)) if reads_record() else None
         self._success, self._reset = np.zeros((steps, num_envs), np.int8), np.zeros((steps, num_envs), bool)
+        types = {name: _action_types(policies[name], step.reward.shape[0]) for name, step in first.groups.items()}
+        taken = {name: jax.eval_shape(policies[name].distribution.to_env, own) for name, own in types.items()}
+        self._actions, self._taken = jax.tree.structure(types), jax.tree.structure(taken)
         self._acts = {name: None if step.acts is None else np.array(step.acts) for name, step in first.groups.items()}
         for name, step in first.groups.items():
             lanes = (steps, *step.reward.shape)
@@ -304,7 +305,7 @@ class HostRunner:
             self._record[name] = Rollout(
                 obs=at(self._obs[name], slice(0, steps)),
                 action_mask=at(self._masks[name], slice(0, steps)),
-                action=rows(_action_types(policies[name], lanes[1]), steps),
+                action=rows(types[name], steps),
                 reward=np.zeros(lanes, np.float32),
                 terminated=np.zeros(lanes, bool),
                 truncated=np.zeros(lanes, bool),
@@ -316,6 +317,13 @@ class HostRunner:
                 alive=absences[1],
             )
         self._slots = [[self._slot(t, envs) for envs in self._envs] for t in range(steps)]
+        self._act = [
+            cached(
+                key_of("act", self.behaviour.key, spans(part), reads_record(), self._frames.num),
+                partial(compiled_actor, self.behaviour, part, self._chosen, (obs, masks)),
+            )
+            for part in self.env.parts
+        ]
 
     def _slot(self, t: int, envs: slice) -> StepBuffers:
         stacks = self._frames.num > 1
@@ -352,8 +360,8 @@ class HostRunner:
         if seen is None:
             seen = tuple({name: lanes(tree[name], name, t) for name in tree} for tree in (self._obs, self._masks))
         return StepBuffers(
-            seen=seen,
-            action={name: jax.tree.leaves(lanes(record.action, name, t)) for name, record in self._record.items()},
+            seen=jax.tree.leaves(seen),
+            action=jax.tree.leaves({name: lanes(record.action, name, t) for name, record in self._record.items()}),
             outcome=jax.tree.leaves(_outcome(place, not stacks)),
             obs={name: (lanes(self._obs[name], name, t), steps[name].obs) for name in steps},
             ended=[step.truncated for step in steps.values()],
@@ -361,7 +369,7 @@ class HostRunner:
         )
 
 
-def tally(state: RunnerState, played: HostRollout, success_return: Any) -> tuple[RunnerState, Experience]:
+def make_experience(state: RunnerState, played: HostRollout, success_return: Any) -> tuple[RunnerState, Experience]:
     """The experience of a rollout, with the episodes that finished in it, and where the environments stand after it."""
 
     def step(running: Any, now: Timestep) -> tuple[Any, Episodes]:
@@ -415,20 +423,6 @@ def _outcome(moved: Timestep, shown: bool) -> PyTree:
         for step in moved.groups.values()
     ]
     return each, moved.reset, moved.success, moved.critic_state
-
-
-def _numpy(actions: dict[str, PyTree]) -> dict[str, PyTree]:
-    return {
-        name: np.asarray(own) if isinstance(own, jax.Array) else jax.tree.map(np.asarray, own)
-        for name, own in actions.items()
-    }
-
-
-def _write_tree(targets: list[np.ndarray], source: PyTree) -> None:
-    if isinstance(source, np.ndarray):
-        targets[0][...] = source
-    else:
-        _write(targets, jax.tree.leaves(source))
 
 
 def _write(targets: list[np.ndarray], values: list[Any]) -> None:

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from proximo.compile import jit
+from proximo.compile import cached, jit
 from proximo.envs.api import Part, PyTree, envs_of, lanes_of
 from proximo.envs.host.buffers import ALIGNMENT, aligned
-from proximo.policy.behaviour import Behaviour, draw_actions
+from proximo.policy.behaviour import Behaviour, draw_actions, draw_noise
 
 SMALL = 100_000
 """Parameters up to which an actor is quicker in one thread."""
@@ -70,9 +70,23 @@ def same_memory(array: np.ndarray) -> jax.Array:
     return shown
 
 
-def compiled_actor(behaviour: Behaviour, part: Part, chosen: PyTree) -> Any:
-    small = sum(leaf.size for leaf in jax.tree.leaves(chosen)) < SMALL
-    return jit(actor(behaviour, part, chosen), small=small)
+def compiled_actor(behaviour: Behaviour, part: Part, chosen: PyTree, seen: PyTree) -> Any:
+    """`actor` compiled, with lists of leaves for dictionaries: each dictionary that a call is handed, or returns, costs
+    time. Arguments are `packed`, the leaves of the noise (or None), the time, the leaves of the carry, and then those
+    of what is `seen`, which are observations and masks; results are the leaves of what `actor` returns."""
+    act, policies = actor(behaviour, part, chosen), behaviour.policies
+    noise = jax.tree.structure(jax.eval_shape(lambda key: draw_noise(policies, key, 1), jax.random.key(0)))
+    memory, shown = jax.tree.structure(policies.initial_carry("actor", 1)), jax.tree.structure(seen)
+
+    def flat(
+        packed: list[jax.Array], drawn: list[jax.Array] | None, t: jax.Array, carry: list[jax.Array], *leaves: jax.Array
+    ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array] | None]:
+        obs, masks = jax.tree.unflatten(shown, leaves)
+        drawn = None if drawn is None else jax.tree.unflatten(noise, drawn)
+        carry, action, taken = act(packed, drawn, t, jax.tree.unflatten(memory, carry), obs, masks)
+        return jax.tree.leaves(carry), jax.tree.leaves(action), None if taken is None else jax.tree.leaves(taken)
+
+    return jit(flat, small=sum(leaf.size for leaf in jax.tree.leaves(chosen)) < SMALL)
 
 
 def spans(part: Part) -> tuple[tuple[int, int], ...]:
@@ -85,6 +99,12 @@ def pack(tree: PyTree) -> list[jax.Array]:
     leaves = jax.tree.leaves(tree)
     kinds = sorted({str(leaf.dtype) for leaf in leaves})
     return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
+
+
+def packed(chosen: PyTree) -> list[jax.Array]:
+    """What a behaviour has chosen, packed, by a program of its own."""
+    found: list[jax.Array] = cached(("pack",), lambda: jit(pack))(chosen)
+    return found
 
 
 def unpack(packed: list[jax.Array], types: PyTree) -> PyTree:

@@ -32,7 +32,7 @@ WITHOUT_SCREEN = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
 Frames = Iterator[np.ndarray]
 
 
-def record(
+def episode_frames(
     source: JaxEnv | HostSource,
     agents: LoggedAgents,
     env: EnvConfig,
@@ -94,7 +94,7 @@ def prepare() -> None:
         os.environ.setdefault(name, value)
 
 
-def film(
+def render_video(
     stem: Path,
     source: JaxEnv | HostSource,
     agents: LoggedAgents,
@@ -105,7 +105,7 @@ def film(
 ) -> tuple[list[str], list[str]]:
     """Write an episode as `stem`.mp4 and `stem`.gif; the files, and what the user should know of them."""
     check_installed()
-    frames, fps = record(source, agents, env, seed, deterministic, max_steps)
+    frames, fps = episode_frames(source, agents, env, seed, deterministic, max_steps)
     count, more = write_video(stem, frames, fps)
     cut = f"The video was cut after {count:,} frames; the episode goes on."
     return [f"{stem}.mp4", f"{stem}.gif"], [cut] if more else []

@@ -77,7 +77,9 @@ class Movie:
             self._shape = frame.shape
             self._stream.height, self._stream.width = (size + size % 2 for size in frame.shape[:2])
         if frame.shape != self._shape:
-            raise UserError(f"All frames of a video have one size: {self._shape} came first, then {frame.shape}.")
+            raise UserError(
+                f"All frames of a video must have the same size; {self._shape} was followed by {frame.shape}."
+            )
         # H.264 halves the resolution of colours: both sizes must be even.
         odd = [(0, size % 2) for size in frame.shape[:2]]
         even = np.pad(frame, (*odd, (0, 0)), mode="edge")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.metadata
 import io
+import itertools
 import os
 import platform
 import re
@@ -18,20 +18,25 @@ from proximo._version import __version__
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run_dir.files import PARTIAL, check_inside, regular, remove_partial, shown, to_json, write_atomically
+from proximo.run_dir.lock import take_lock
 
 RUNS = Path("runs")
+CONFIG, METRICS, RESULT = "config.yaml", "metrics.jsonl", "result.json"
+READERS_SECONDS = 0.5
+"""How long somebody who only looks whether the run is trained may hold its lock."""
 CHUNK = 2**20
 
 
 def default_directory(config: Config, runs: Path = RUNS) -> Path:
     """A new name under `runs/`: environment, seed, time."""
     name = re.sub(r"[^\w.=+-]", "-", config.env.id)[:80]
-    stem = f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = runs / stem, 1
-    while path.exists():
-        count += 1
-        path = runs / f"{stem}-{count}"
-    return path
+    return unused(runs / f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def unused(path: Path) -> Path:
+    """`path`, with a number after it where there is something of that name."""
+    numbered = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
+    return next(one for one in itertools.chain([path], numbered) if not one.exists())
 
 
 def versions() -> dict[str, str]:
@@ -57,7 +62,7 @@ class RunDirectory:
         """Take a new or empty folder; one in which a run was only just beginning counts as empty."""
         self.path = path
         if path.exists() and (not path.is_dir() or any(_foreign(file) for file in path.iterdir())):
-            raise UserError(f"{shown(path)} already holds something; give --out a new or empty folder.")
+            raise UserError(f"{shown(path)} is not an empty folder; give --out a new or an empty one.")
         self._take()
 
     @classmethod
@@ -69,15 +74,15 @@ class RunDirectory:
         end = _end_of_row(store._metrics.fileno(), num_rows)
         if end is None:
             store.close()
-            raise UserError(f"{shown(path / 'metrics.jsonl')} has lost rows: {num_rows:,} updates were made before.")
+            raise UserError(f"{shown(path / METRICS)} has lost rows: the run had made {num_rows:,} updates.")
         store._end, store.num_rows = end, num_rows
         return store
 
     def begin(self, config: Config) -> None:
         """Write the settings. From now on the folder is a run, and what an earlier part of it left is cut off."""
         self._metrics.truncate(self._end)
-        (self.path / "result.json").unlink(missing_ok=True)
-        write_atomically(self.path / "config.yaml", settings.to_yaml(config))
+        (self.path / RESULT).unlink(missing_ok=True)
+        write_atomically(self.path / CONFIG, settings.to_yaml(config))
 
     def append(self, records: list[dict[str, Any]]) -> None:
         """Add the rows of finished updates. Those that cannot be written are kept for the next time."""
@@ -99,14 +104,14 @@ class RunDirectory:
         """The folder must be the one that was taken: files that are open can be written long after they are gone."""
         held = os.fstat(self._metrics.fileno())
         try:
-            found = (self.path / "metrics.jsonl").lstat()
+            found = (self.path / METRICS).lstat()
         except OSError:
             found = None
         if found is None or (found.st_ino, found.st_dev) != (held.st_ino, held.st_dev):
             raise FileNotFoundError(errno.ENOENT, "the folder of the run has vanished")
 
     def finish(self, result: dict[str, Any]) -> None:
-        write_atomically(self.path / "result.json", to_json(result, indent=2) + "\n")
+        write_atomically(self.path / RESULT, to_json(result, indent=2) + "\n")
 
     def close(self) -> None:
         self._metrics.close()
@@ -115,18 +120,12 @@ class RunDirectory:
         self._waiting, self._end, self.num_rows = [], 0, 0
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a+", opener=_own)
+            self._metrics = io.FileIO(self.path / METRICS, "a+", opener=_own)
         except OSError as error:
             raise UserError(f"Cannot write the run to {shown(self.path)}: {error.strerror}.") from None
-        try:
-            fcntl.flock(self._metrics, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(self._metrics, patience=READERS_SECONDS):
             self.close()
-            raise UserError(
-                f"{shown(self.path)} is being trained by another process; wait for it, or stop it."
-            ) from None
-        except OSError:  # a file system without locks: whoever uses it must take care
-            pass
+            raise UserError(f"{shown(self.path)} is being trained by another process; wait for it or stop it.")
         try:
             check_inside(self.path)
         except OSError as error:
@@ -162,5 +161,5 @@ def _end_of_row(file: int, count: int) -> int | None:
 
 
 def _foreign(file: Path) -> bool:
-    begun = file.name == "metrics.jsonl" and not file.lstat().st_size
+    begun = file.name == METRICS and not file.lstat().st_size
     return not (begun or file.name.endswith(PARTIAL))

@@ -114,6 +114,15 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_mapping(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    """What a JSON file holds that may be missing or damaged: then nothing."""
+    try:
+        found = read_json(path, largest)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of `metrics.jsonl`, one at a time; the last may lack its end. ValueError if one is longer than any."""
     while line := file.readline(LARGEST_ROW + 1):

@@ -66,7 +66,7 @@ def read(path: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
             if given != _format(kind):
                 holds = in_words(given) if isinstance(given, str) else "something else"
                 other = " Another version of Proximo wrote it." if holds.startswith(f"proximo-{kind}-") else ""
-                raise UserError(f"{what}: it holds {holds}, and {_format(kind)} is expected.{other}")
+                raise UserError(f"{what}: it holds {holds}, but {_format(kind)} is expected.{other}")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
         meta = header.get("meta")
         # The same content, written otherwise, is no longer what was written.

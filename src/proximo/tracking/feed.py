@@ -1,6 +1,8 @@
-"""From `metrics.jsonl` to MLflow, in a process of its own: training shares no interpreter with it, and never waits.
+"""From `metrics.jsonl` to a tracker, in a process of its own: training shares no interpreter with it, and never waits.
 
-    python -m proximo.tracking.feed RUN
+    python -m proximo.tracking.feed RUN TRACKER
+
+TRACKER is the dotted path of a class (see `tracker.py`).
 
 Lines on the standard input say when training ends, and when the run does; lines of JSON on the standard output say how
 it goes.
@@ -9,57 +11,35 @@ it goes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
+import pkgutil
 import select
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
-from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.processes import leave_signals
-from proximo.run_dir.files import open_inside, read_json
-from proximo.tracking.mlflow import MlflowRun, Record, in_words, is_unreached
+from proximo.run_dir.lock import take_lock
+from proximo.run_dir.read import NewRows, read_config, read_result
+from proximo.tracking.mlflow import MlflowTracker
+from proximo.tracking.tracker import Record, Tracker, in_words, is_unreached
 
 PAUSE, FILES_PAUSE = 5.0, 10.0
 LONGEST_PAUSE = 10.0
 ORPHAN_SECONDS = 60.0
 """How long the rest of a run is tried to be sent when its training was killed."""
-MOST_BYTES = 1_000_000
 AUTO_EVERY = 10
 """Updates between two that are sent, at the least, unless the settings say it."""
 NEEDED = ("update", "step", "time/elapsed")
 """What each row that is sent must have."""
 NICENESS = 10  # and no more: at the end of a run somebody waits
-
-
-class Rows:
-    """The rows of `metrics.jsonl`, as they are added; each is read once."""
-
-    def __init__(self, path: Path):
-        self._path = path / "metrics.jsonl"
-        self._offset, self._line = 0, b""  # how far it was read, and the line before
-
-    def read(self) -> list[Record]:
-        """The next whole rows, not too many at once; none when there are none yet."""
-        with open_inside(self._path) as file:
-            file.seek(self._offset - len(self._line))
-            if file.read(len(self._line)) != self._line:
-                self._offset, self._line = 0, b""  # cut back, by a resume: what MLflow has is not sent again
-                file.seek(0)
-            text = file.read(MOST_BYTES)
-        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-        self._offset += sum(map(len, lines))
-        self._line = lines[-1] if lines else self._line
-        return [json.loads(line) for line in lines]
 
 
 def period(elapsed: float) -> int:
@@ -69,8 +49,8 @@ def period(elapsed: float) -> int:
 
 
 class Choice:
-    """What MLflow gets of the rows: the first of all, every so many updates, and every evaluation. Where rows are to be
-    `thinned`, only the first such update and the first evaluation in each period of training.
+    """What a tracker gets of the rows: the first of all, every so many updates, and every evaluation. Where rows are to
+    be `thinned`, only the first such update and the first evaluation in each period of training.
 
     It is asked about all rows, in their order. The rows alone decide: however they are read, the same is due.
     """
@@ -96,33 +76,35 @@ class Choice:
 
 
 class Feeder:
-    """Sends what is due of the run in `path`. What fails raises, and is done again by the next call."""
+    """Sends a tracker what is due of the run in `path`. What fails raises, and is done again by the next call."""
 
-    def __init__(
-        self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
-    ):
-        self.run = MlflowRun(path, config, uri, tags)
-        self._path, self._rows = path, Rows(path)
+    def __init__(self, tracker: Tracker, path: Path, config: Config):
+        self.tracker = tracker
+        self._path, self._rows = path, NewRows(path)
         every = config.track.log_frequency
         self._choice = Choice(AUTO_EVERY) if every == "auto" else Choice(every, thinned=False)
-        self._connected = False
+        self._opened = False
         self._waiting: list[Record] = []
         self._last: list[Record] = []  # the last row: that is sent at the end, due or not
         self._files_at = time.monotonic()
 
     @property
+    def address(self) -> str:
+        return self.tracker.address
+
+    @property
     def sent(self) -> int:
-        """The last update that MLflow has."""
-        return self.run.last_update
+        """The last update that the tracker has."""
+        return self.tracker.last_update
 
     def feed(self, live: bool = True) -> None:
         """Send the rows that are due, and now and then the files."""
         try:
-            if not self._connected:
-                self.run.connect(live)
-                self._connected = True
+            if not self._opened:
+                self.tracker.open(live)
+                self._opened = True
             while True:
-                self.run.send(self._waiting)
+                self.tracker.rows(self._waiting)
                 rows = self._rows.read()
                 self._waiting = [due for row in rows if (due := self._choice.due(row))]
                 if not rows:
@@ -130,59 +112,52 @@ class Feeder:
                 self._last = rows[-1:]
             if time.monotonic() - self._files_at >= FILES_PAUSE:
                 self._files_at = time.monotonic()
-                self.run.send_files()
+                self.tracker.files(final=False)
         except BaseException:
-            self._connected = False
+            self._opened = False
             raise
 
     def finish(self) -> None:
         """Send everything that is left, and how the run ended."""
         self.feed(live=False)
-        try:
-            result = read_json(self._path / "result.json")
-        except FileNotFoundError:
-            result = None
+        result = read_result(self._path)
         try:
             if result is not None:
-                self.run.send(self._last)
-            self.run.send_files()
-            self.run.send_checkpoints()
-            self.run.end(result)
+                self.tracker.rows(self._last)
+            self.tracker.files(final=True)
+            self.tracker.close(result)
         except BaseException:
-            self._connected = False
+            self._opened = False
             raise
 
 
 @contextlib.contextmanager
 def alone(path: Path, wait: bool) -> Iterator[None]:
-    """While this lasts, nobody else feeds MLflow from this run."""
+    """While this lasts, nobody else feeds a tracker from this run."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        while True:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not wait:
-                    raise UserError(f"{path} is being sent to MLflow by its own training already.") from None
-                time.sleep(0.2)
-            except OSError:  # a file system without locks
-                break
+        if not take_lock(folder, patience=math.inf if wait else 0.0):
+            raise UserError(f"{path} is already being sent to MLflow by its own training.")
         yield
     finally:
         os.close(folder)
 
 
-def sync(path: Path, config: Config, uri: str | None = None) -> MlflowRun:
+def sync(path: Path, config: Config, uri: str | None = None) -> Feeder:
     """Send everything of a run that MLflow does not have yet."""
-    feeder = Feeder(path, config, uri)
+    feeder = Feeder(MlflowTracker(path, config, uri), path, config)
+    send_everything(feeder, path)
+    return feeder
+
+
+def send_everything(feeder: Sender, path: Path) -> None:
+    """Send what is left of the run or the experiment in `path`; a sentence where that fails."""
     with alone(path, wait=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what MLflow uses that is deprecated is no concern of the user's
         try:
             feeder.finish()
         except Exception as error:
-            raise UserError(f"MLflow at {feeder.run.shown_uri} does not take {path}: {in_words(error)}.") from error
-    return feeder.run
+            raise UserError(f"MLflow at {feeder.address} did not accept {path}: {in_words(error)}.") from error
 
 
 def say(**facts: Any) -> None:
@@ -200,6 +175,9 @@ def told(seconds: float) -> bytes | None:
 
 class Sender(Protocol):
     """What is fed from: a run, or an experiment. What fails raises, and is done again by the next call."""
+
+    @property
+    def address(self) -> str: ...
 
     @property
     def sent(self) -> int: ...
@@ -234,16 +212,25 @@ def keep_feeding(feeder: Sender) -> None:
                 say(trouble=in_words(error), reached=not is_unreached(error), sent=feeder.sent)
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
+def serve(path: Path, make: Callable[[], Sender]) -> None:
+    """The life of a process that feeds from `path`: started by the one that trains, and ended by it."""
     leave_signals()  # meant for the trainer, which will say so
     os.nice(NICENESS)
-    sys.stdout = sys.stderr  # what MLflow prints is not for the trainer
-    config = settings.read_run(path)
-    feeder = Feeder(path, config)
-    say(uri=feeder.run.shown_uri)
+    sys.stdout = sys.stderr  # what trackers print is not for the trainer
+    feeder = make()
+    say(uri=feeder.address)
     with alone(path, wait=True):
         keep_feeding(feeder)
+
+
+def main() -> None:
+    path, name = Path(sys.argv[1]), sys.argv[2]
+
+    def make() -> Sender:
+        config = read_config(path)
+        return Feeder(pkgutil.resolve_name(name)(path, config), path, config)
+
+    serve(path, make)
 
 
 if __name__ == "__main__":

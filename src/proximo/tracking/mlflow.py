@@ -21,24 +21,17 @@ from typing import Any
 from proximo import settings
 from proximo.config import Config
 from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
-from proximo.run_dir.files import PARTIAL, read_json, to_json, write_atomically
+from proximo.run_dir.files import PARTIAL, read_mapping, to_json, write_atomically
+from proximo.run_dir.read import POLICIES, policy_files
 from proximo.tracking import embedded
 from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
+from proximo.tracking.tracker import Record
 
-Record = dict[str, Any]
 MEMORY = "mlflow.json"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # that MLflow takes at a time
 LONGEST_VALUE = 6000
 SENT = ("config.yaml", "result.json", "models/*", "plots/*", "videos/*")
 ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
-UNREACHED = {
-    "Connection refused": "connection refused",
-    "timed out": "no answer in time",
-    "Name or service not known": "no such host",
-    "database is locked": "its database is locked",
-    "failed with exception": "",  # of MLflow's requests; what it was follows
-}
-"""What errors say where MLflow gives no answer, and what that is in short."""
 SURROUNDINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -48,7 +41,7 @@ SURROUNDINGS = {
 }
 
 
-class MlflowRun:
+class MlflowTracker:
     """The run of the directory `path` in MLflow. `mlflow.json` remembers where that is, and which files it has."""
 
     last_update: int = 0
@@ -58,17 +51,16 @@ class MlflowRun:
         self, path: Path, config: Config, uri: str | None = None, tags: Mapping[str, str] = MappingProxyType({})
     ):
         self.path, self.config, self._tags = path, config, tags
-        self._memory = _read_memory(path)
-        given = uri or config.track.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self.uri = without_login(given or embedded.still_there(self._memory.get("uri")) or embedded.uri(path))
+        self._memory = read_mapping(path / MEMORY)
+        self.uri = find_uri(path, uri or config.track.tracking_uri, self._memory)
         self._client: Any = None
 
     @property
-    def shown_uri(self) -> str:
+    def address(self) -> str:
         """Where the run is, as people may see it."""
         return redacted(self.uri)
 
-    def connect(self, live: bool) -> None:
+    def open(self, live: bool) -> None:
         """Find the run, or begin it. `live`: it is being trained."""
         self._remember(uri=self.uri, key=self._memory.get("key") or uuid.uuid4().hex)
         if self._client is None:
@@ -84,7 +76,7 @@ class MlflowRun:
         if live and found.info.status != "RUNNING":
             self._client.update_run(self._id, status="RUNNING")
 
-    def send(self, rows: list[Record]) -> None:
+    def rows(self, rows: list[Record]) -> None:
         """Send rows of `metrics.jsonl` that come after `last_update`."""
         from mlflow.entities import Metric
 
@@ -93,13 +85,11 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=metrics)
             self.last_update = max([self.last_update, *(int(m.value) for m in metrics if m.key == "update")])
 
-    def send_files(self) -> None:
-        """Send the files that MLflow does not have as they are now."""
+    def files(self, final: bool) -> None:
+        """Send the files that MLflow does not have as they are now. At the end that includes the last checkpoint and
+        the best one, if they are wanted; those on the way are not sent."""
         self._send(sorted(file for pattern in SENT for file in self.path.glob(pattern)))
-
-    def send_checkpoints(self) -> None:
-        """Send the last checkpoint and the best one, if they are wanted; those on the way are not sent."""
-        if self.config.track.checkpoints:
+        if final and self.config.track.checkpoints:
             folder = self.path / "checkpoints"
             self._send([*sorted(folder.glob("step_*.safetensors"))[-1:], *folder.glob("best.safetensors")])
 
@@ -114,7 +104,7 @@ class MlflowRun:
                 self._client.log_artifact(self._id, str(file), folder)
                 self._remember(files=known | {name: now})
 
-    def end(self, result: Record | None) -> None:
+    def close(self, result: Record | None) -> None:
         """Say how the run ended, with its policy as an MLflow model; without a result it was killed."""
         if result is None:
             self._client.set_terminated(self._id, "KILLED")
@@ -177,14 +167,9 @@ class MlflowRun:
         if new:
             self._client.log_batch(self._id, tags=new)
 
-    def _policies(self) -> list[Path]:
-        """The final policy; of many agents, that of each group."""
-        folder = self.path / "models"
-        return sorted(folder.glob("final_actor.safetensors")) or sorted(folder.glob("final_actor.*.safetensors"))
-
     def _send_models(self, models: list[Any], digest: str, result: Record) -> None:
         """Log the final policies, which are added to `models`, and register those of a run that converged."""
-        for policy in self._policies():
+        for policy in policy_files(self.path, "final"):
             models.append(self._log_model(policy, digest))
         for model in models if result["converged"] else ():
             self._register(model, digest, result)
@@ -205,7 +190,7 @@ class MlflowRun:
         from mlflow.entities import LoggedModelOutput
 
         about = {"proximo.result": digest}
-        group = policy.name.removeprefix("final_actor").removesuffix(".safetensors")
+        group = policy.name.removeprefix(POLICIES["final"]).removesuffix(".safetensors")
         name = safe_name(self.config.env.id + group)
         known = self._client.search_logged_models([self._experiment], f"source_run_id = '{self._id}'")
         ours = (model for model in known if model.name == name and model.tags.get("proximo.result") == digest)
@@ -253,6 +238,13 @@ class MlflowRun:
         write_atomically(self.path / MEMORY, to_json(self._memory, indent=2) + "\n")
 
 
+def find_uri(path: Path, given: str | None, memory: Record) -> str:
+    """The address of the MLflow for the run or experiment in `path`: as it is given, as the environment says, as
+    `mlflow.json` remembers, or beside it; without a user and a password, which this process remembers."""
+    named = given or os.environ.get("MLFLOW_TRACKING_URI") or embedded.still_there(memory.get("uri"))
+    return without_login(named or embedded.uri(path))
+
+
 def find_experiment(client: Any, uri: str, name: str) -> str:
     """The experiment of that name, which is made where there is none."""
     from mlflow.exceptions import MlflowException
@@ -288,29 +280,6 @@ def batches(rows: list[Record]) -> Iterator[list[tuple[str, float, int, int]]]:
 
 def only_numbers(row: Record) -> list[tuple[str, float]]:
     return [(key_name(name), float(value)) for name, value in row.items() if type(value) in (int, float)]
-
-
-def is_unreached(error: Exception) -> bool:
-    """Whether MLflow gave no answer; otherwise what it was sent was refused, or could not be sent."""
-    return isinstance(error, ConnectionError | TimeoutError) or any(sign in str(error) for sign in UNREACHED)
-
-
-def in_words(error: Exception) -> str:
-    """What went wrong, shortly."""
-    text = str(error)
-    for sign, words in UNREACHED.items():
-        if sign in text and words:
-            return words
-    first = redacted(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
-    return first if len(first) <= 200 else f"{first[:200]}…"
-
-
-def _read_memory(path: Path) -> Record:
-    try:
-        memory = read_json(path / MEMORY)
-        return memory if isinstance(memory, dict) else {}
-    except (OSError, ValueError):
-        return {}
 
 
 def make_client(uri: str) -> Any:

@@ -28,11 +28,11 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
     try:
         importlib.metadata.version("mlflow")
     except importlib.metadata.PackageNotFoundError:
-        raise UserError('The interface of MLflow is not installed: pip install "proximo[ui]"') from None
+        raise UserError('The web interface of MLflow is not installed: pip install "proximo[ui]"') from None
     if not (runs / embedded.DATABASE).is_file():
         raise UserError(f"There is no {runs / embedded.DATABASE} yet; `proximo train` makes it.")
     if port is not None and not _is_free(port):
-        raise UserError(f"Port {port} is in use; give --port another one.")
+        raise UserError(f"Port {port} is in use; choose another one with --port.")
     chosen = port or next(number for number in range(PORT, PORT + 1000) if _is_free(number))
     surroundings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     command = [sys.executable, "-P", "-m", "proximo.tracking.tied", sys.executable, "-P", "-m", "mlflow", "server"]
@@ -59,11 +59,11 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
             while process.poll() is None and _is_free(chosen) and time.monotonic() < deadline:
                 time.sleep(0.1)
             if process.poll() is None:
-                tell(f"http://{HOST}:{chosen} shows the runs in {runs}; Ctrl-C ends it.")
+                tell(f"http://{HOST}:{chosen} shows the runs in {runs}; Ctrl-C stops it.")
                 process.wait()
             output.seek(0)
             last = output.read().decode(errors="replace").strip().splitlines()[-5:]
-            raise UserError("MLflow's server ended: " + " ".join(last))
+            raise UserError("The MLflow server stopped: " + " ".join(last))
         except KeyboardInterrupt:
             pass
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 
 from proximo.config import Config
 from proximo.envs.groups import Groups
-from proximo.ppo.finite import what_broke
+from proximo.ppo.nonfinite import what_broke
 from proximo.rollout.types import Episodes
 from proximo.train.convergence import Convergence, window_averages
 from proximo.train.program import UpdateReport

@@ -16,12 +16,13 @@ from proximo.config import Config
 from proximo.envs.api import HostEnv, HostSource, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour
-from proximo.ppo.finite import broken
+from proximo.ppo.nonfinite import broken
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.traced import Numbers, joined, split
+from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import TrainState
 from proximo.ppo.update import initial_lanes
-from proximo.rollout.host import HostRollout, HostRunner, tally
+from proximo.rollout.host import HostRollout, HostRunner, make_experience
+from proximo.rollout.host_actor import pack
 from proximo.rollout.types import Experience, RunnerState
 from proximo.seeding import shared_with_evaluation
 from proximo.train.program import (
@@ -52,7 +53,7 @@ class HostProgram:
     def __init__(self, source: HostSource, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.source = source
         self.behaviour = behaviour
-        self.config = config = settled(config, behaviour)
+        self.config = config = settled(config, behaviour.policies.groups)
         self.recipe = recipe
         self.notices = shared_with_evaluation(config.env.num_envs, config.eval.episodes)
         self.seconds: dict[str, float] = {}
@@ -60,12 +61,12 @@ class HostProgram:
         self._learn: Any = None
         self._standing: ProgramState | None = None  # the state that belongs to where the environments stand
         self._last: HostRollout | None = None
-        self._shape, self._numbers = split(config)
+        self._shape, self._numbers = split_static(config)
         self._key = key_of(settings_key(self._shape), behaviour.key, recipe.key)
         num_envs, steps = config.env.num_envs, config.ppo.rollout_length
+        begin = lambda train: (pack(behaviour.choose(train)), rollout_noise(train, behaviour, num_envs, steps))  # noqa: E731
         self._prepare = cached(
-            key_of("before a rollout", behaviour.key, num_envs, steps),
-            lambda: jit(lambda train: (behaviour.choose(train), rollout_noise(train, behaviour, num_envs, steps))),
+            key_of("before a rollout", behaviour.key, num_envs, steps), lambda: jit(begin, small=True)
         )
 
     def init(self, given: Given) -> ProgramState:
@@ -95,12 +96,12 @@ class HostProgram:
         return states if len(states) == self._env.num_envs else None
 
     def collect(self, state: ProgramState) -> Experience:
-        self._runner.warm_up(*self._chosen(state), state.runner)
+        packed, noise = self._acting(state)
+        self._runner.warm_up(packed, noise, state.runner)
         self._standing = None
-        chosen, noise = self._chosen(state)
-        self._runner.run(chosen, state.runner, noise, bool)
+        self._runner.run(packed, state.runner, noise, bool)
         played = self._runner.rollout(state.runner)
-        count = jit(partial(tally, success_return=self.config.track.success_return))
+        count = jit(partial(make_experience, success_return=self.config.track.success_return))
         experience: Experience = jax.tree.map(np.array, count(state.runner, played)[1])
         return experience
 
@@ -108,14 +109,14 @@ class HostProgram:
         assert self._last is not None
 
         def again(state: ProgramState, played: HostRollout) -> Any:
-            prepared = prepare(tally(state.runner, played, None)[1], self.behaviour)
+            prepared = prepare(make_experience(state.runner, played, None)[1], self.behaviour)
             return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
 
         return [name for name, bad in jit(again)(state, self._last).items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first rollout starts at once."""
-        example = self._runner.warm_up(*self._chosen(state), state.runner)
+        example = self._runner.warm_up(*self._acting(state), state.runner)
         if self._learn is None:
             given = (state, example, self._numbers)
             learn = partial(learn_from, behaviour=self.behaviour, shape=self._shape, recipe=self.recipe)
@@ -128,15 +129,15 @@ class HostProgram:
         if self._learn is None:
             self.compile(state)
         self._standing = None
-        chosen, noise = self._chosen(state)
-        done = self._runner.run(chosen, state.runner, noise, Patience(stop))
+        packed, noise = self._acting(state)
+        done = self._runner.run(packed, state.runner, noise, Patience(stop))
         self._take_notices()
         if done < self.config.ppo.rollout_length:
             return state, []
         self._last = self._runner.rollout(state.runner)
         began = time.perf_counter()
         self._standing, report = self._learn(state, self._last, self._numbers)
-        on_host = unstacked(jax.device_get(report))
+        on_host = unstacked(jax.tree.map(np.asarray, report))
         self.seconds = {
             "environment": self._runner.env_seconds,
             "policy": self._runner.policy_seconds,
@@ -150,13 +151,13 @@ class HostProgram:
             self._env.close()
             self._env = None
 
-    def _chosen(self, state: ProgramState) -> tuple[PyTree, PyTree]:
-        """What the behaviour chooses for a rollout, and what its actions are drawn from."""
-        chosen, noise = self._prepare(state.train)
-        return chosen, noise
+    def _acting(self, state: ProgramState) -> tuple[list[jax.Array], PyTree]:
+        """What the behaviour chooses for a rollout, packed, and what its actions are drawn from."""
+        packed, noise = self._prepare(state.train)
+        return packed, noise
 
-    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> TrainState:
-        return first_train_state(given, self.behaviour, joined(self._shape, numbers, seed), self.recipe)
+    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> TrainState:
+        return first_train_state(given, self.behaviour, merge(self._shape, numbers, seed), self.recipe)
 
     def _begun(self, train: TrainState, standing: RunnerState) -> ProgramState:
         return ProgramState(train, initial_lanes(self.behaviour.policies, self.config.env.num_envs), standing)
@@ -194,9 +195,14 @@ class Patience:
 
 
 def learn_from(
-    state: ProgramState, played: HostRollout, numbers: Numbers, behaviour: Behaviour, shape: Config, recipe: Recipe
+    state: ProgramState,
+    played: HostRollout,
+    numbers: DynamicConfig,
+    behaviour: Behaviour,
+    shape: Config,
+    recipe: Recipe,
 ) -> tuple[ProgramState, UpdateReport]:
     """Count the episodes of a rollout, and learn from it."""
-    config = joined(shape, numbers)
-    standing, experience = tally(state.runner, played, config.track.success_return)
+    config = merge(shape, numbers)
+    standing, experience = make_experience(state.runner, played, config.track.success_return)
     return learn(replace(state, runner=standing), experience, behaviour, config, recipe)

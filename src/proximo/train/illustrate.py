@@ -11,7 +11,7 @@ from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
 from proximo.plots.write import draw_pictures
 from proximo.rollout.episode_log import LoggedAgents, episode_log
-from proximo.rollout.video import film
+from proximo.rollout.video import render_video
 
 _drawing = threading.Lock()
 """Matplotlib is not made for threads, of which an experiment has several."""
@@ -42,7 +42,7 @@ def illustrate(
     try:
         if config.track.video and result["final_eval"]:
             limit = config.eval.max_steps
-            trouble += film(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
+            trouble += render_video(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
     except Exception as error:
         trouble.append(f"There is no video: {error}")
     return trouble

@@ -15,14 +15,14 @@ from flax import struct
 
 from proximo.compile import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import CompiledEnv, PyTree
+from proximo.envs.api import CompiledEnv, Groups, PyTree
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.normalize import RunningStats
-from proximo.ppo.finite import broken, is_finite
 from proximo.ppo.loss import Metrics
+from proximo.ppo.nonfinite import broken, is_finite
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.traced import Numbers, joined, split
+from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import initial_lanes, initial_train_state, update
 from proximo.rollout.compiled import CompiledRunner, collect
@@ -114,14 +114,14 @@ class CompiledProgram:
 
     def __init__(self, env: CompiledEnv, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
         self.behaviour = behaviour
-        self.config = config = settled(config, behaviour)
+        self.config = config = settled(config, behaviour.policies.groups)
         self.recipe = recipe
         self.runner = CompiledRunner(env, behaviour, config.env.frame_stack)
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // config.frames_per_batch))
         self.notices: list[str] = []
         self.seconds: dict[str, float] = {}
         self._run: Any = None
-        self._shape, self._numbers = split(config)
+        self._shape, self._numbers = split_static(config)
 
     def init(self, given: Given) -> ProgramState:
         """The state before the first update, from the policies' parameters and statistics."""
@@ -172,16 +172,16 @@ class CompiledProgram:
         """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
         return key_of(settings_key(self._shape), self.runner.key, self.recipe.key)
 
-    def _initial(self, given: Given, seed: jax.Array, numbers: Numbers) -> ProgramState:
-        config = joined(self._shape, numbers, seed)
+    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> ProgramState:
+        config = merge(self._shape, numbers, seed)
         train = first_train_state(given, self.behaviour, config, self.recipe)
         lanes = initial_lanes(self.behaviour.policies, config.env.num_envs)
         return ProgramState(train, lanes, self.runner.start(reset_key(config.seed)))
 
     def _chunk(
-        self, state: ProgramState, num_updates: jax.Array, numbers: Numbers
+        self, state: ProgramState, num_updates: jax.Array, numbers: DynamicConfig
     ) -> tuple[ProgramState, UpdateReport]:
-        one = partial(train_step, runner=self.runner, config=joined(self._shape, numbers), recipe=self.recipe)
+        one = partial(train_step, runner=self.runner, config=merge(self._shape, numbers), recipe=self.recipe)
         shapes = jax.eval_shape(one, state)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
 
@@ -193,10 +193,10 @@ class CompiledProgram:
         return jax.lax.fori_loop(0, num_updates, step, (state, reports))
 
 
-def settled(config: Config, behaviour: Behaviour) -> Config:
-    """`config` with what it leaves to the kind of actions."""
-    groups = behaviour.policies.groups.values()
-    return settle(config, any(has_continuous(group.action_space) for group in groups))
+def settled(config: Config, groups: Groups) -> Config:
+    """`config` with what it leaves to the kind of actions and the number of agents."""
+    continuous = any(has_continuous(group.action_space) for group in groups.values())
+    return settle(config, continuous, [group.size for group in groups.values()])
 
 
 def fresh(behaviour: Behaviour) -> Given:

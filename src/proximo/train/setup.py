@@ -20,7 +20,8 @@ from proximo.policy.behaviour import Behaviour
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
 from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
-from proximo.run_dir.files import check_inside, read_json
+from proximo.run_dir.directory import CONFIG
+from proximo.run_dir.read import check_folder, read_result
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.history import History
@@ -97,7 +98,7 @@ def check_read(config: Any, keywords: Mapping[str, Any], agent: PPOAgent | Agent
         section, _, field = name.partition(".")
         if network is not None and section == "network" and name not in READ_BY_OWN:
             raise UserError(
-                f"{name} has no effect on networks of your own, which are as you made them; leave out one of both."
+                f"{name} has no effect on networks of your own, which are as you made them; leave out one of the two."
             )
         if agent is not None and section in HELD:
             held = getattr(getattr(agent.config, section), field)
@@ -172,12 +173,9 @@ def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
 
 def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
     """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is not the folder of a run: it has no config.yaml.")
-    try:
-        check_inside(run)
-    except OSError as error:
-        raise UserError(f"Cannot resume {run}: {error.strerror}.") from None
+    if not (run / CONFIG).is_file():
+        raise UserError(f"{run} is not the folder of a run: it has no {CONFIG}.")
+    check_folder(run)
     saved, trouble = load_newest(run)
     if saved is None:
         raise UserError(f"{run} has no checkpoint to resume from. {' '.join(trouble)}".rstrip())
@@ -202,7 +200,7 @@ def check_built_in(saved: Checkpoint, handed_in: Mapping[str, Any]) -> None:
 def is_complete(run: Path, history: History) -> bool:
     """Whether a run has reached its end, and everything was written that is written then."""
     try:
-        result = read_json(run / "result.json")
+        result = read_result(run) or {}
         ended = result["stop_reason"] != "interrupted"  # a stop in the final evaluation is one before the end
         return ended and history.stop_reason is not None and result["total_steps"] == history.steps
     except (OSError, ValueError, LookupError, TypeError):

@@ -21,8 +21,8 @@ from proximo.multi_agent.matches import make_matches
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.behaviour import Learners, actors
-from proximo.policy.own import own_parts
-from proximo.ppo.finite import what_broke
+from proximo.policy.custom_networks import own_parts
+from proximo.ppo.nonfinite import what_broke
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset
 from proximo.rollout.evaluate import Evaluator, make_evaluator
@@ -31,9 +31,8 @@ from proximo.rollout.video import check_drawable
 from proximo.run_dir.directory import RUNS, RunDirectory, default_directory, versions
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
-from proximo.settings import build, settle
-from proximo.spaces import has_continuous
-from proximo.tracking.tracker import NoTracker, make_tracker
+from proximo.settings import build
+from proximo.tracking.process import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpoint import Checkpoint
 from proximo.train.experience import told
@@ -41,7 +40,7 @@ from proximo.train.history import History, Record
 from proximo.train.illustrate import illustrate
 from proximo.train.interrupt import Interrupt
 from proximo.train.keeper import Keeper
-from proximo.train.program import Given, ProgramState, UpdateReport
+from proximo.train.program import Given, ProgramState, UpdateReport, settled
 from proximo.train.setup import (
     HELD,
     check_built_in,
@@ -112,7 +111,7 @@ class PPOTrainer:
         for name, part in (("network", network), ("distribution", distribution)):
             if agent is not None and part is not None:
                 raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
-        self.config = settle(self.config, has_continuous(source.spec.action_space))
+        self.config = settled(self.config, source.spec.groups)
         if preset is True and config is None and agent is None and not find_preset(self.config.env.id):
             self._remarks.append(without_preset(self.config, CHANGED))
         self.env = source

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.special import betaln, digamma
 from jaxtyping import Array, Float, Shaped
 
-from proximo.policy.gaussian import Bounds
+from proximo.policy.distributions.gaussian import Bounds
 
 ATTEMPTS = 8
 """Of each gamma variate. One fails in 4.9 % of the cases at most, all of them in less than 4e-11."""

@@ -16,8 +16,8 @@ import probes
 from proximo import PPOAgent, PPOTrainer
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.errors import UserError
+from proximo.policy.custom_networks import own_parts
 from proximo.policy.distributions import Categorical
-from proximo.policy.own import own_parts
 from proximo.policy.policy import shared_policy
 
 

@@ -1,51 +1,19 @@
-"""A run directory, read back: its settings and its policies."""
+"""The agents of a run that was trained before, and its environment."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError, quoted
-from proximo.run_dir.directory import RUNS
-from proximo.run_dir.files import check_inside
+from proximo.run_dir.read import POLICIES, policy_file, policy_files
 
 if TYPE_CHECKING:
     from proximo.envs.api import HostSource, JaxEnv
     from proximo.policy.agents import Agents
 
-POLICIES = {"best": "best_return_pi_ckpt", "final": "final_actor"}
-SHORT_LIST = 5
 QUOTES = "'\""
-
-
-def find_run(name: Path) -> Path:
-    """The run directory `name`, or the one of that name under `runs/`."""
-    places = (name, RUNS / name)
-    for path in places:
-        if (path / "config.yaml").is_file():
-            _check(path)
-            return path
-    for path in places:
-        if path.is_dir():
-            raise UserError(f"{path} is no run: it has no config.yaml.")
-    known = sorted(RUNS.glob("*/config.yaml"), key=lambda file: file.stat().st_mtime, reverse=True)
-    newest = ", ".join(file.parent.name for file in known[:SHORT_LIST])
-    hint = f"the newest runs there: {newest}." if known else "which holds none yet."
-    raise UserError(f"There is no run {name}, as a folder or under {RUNS}/; {hint}")
-
-
-def _check(run: Path) -> None:
-    try:
-        check_inside(run)
-    except OSError as error:
-        raise UserError(f"{run} cannot be used: {error.strerror}.") from None
-
-
-def read_config(run: Path) -> Config:
-    """The settings that `run` was trained with."""
-    return settings.read_run(run)
 
 
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
@@ -71,21 +39,6 @@ def open_run(run: Path, config: Config, which: str) -> tuple[Agents, JaxEnv | Ho
     agents = load_policy(run, which)
     check_spaces(agents, source.spec, config, critics=False)
     return agents, source
-
-
-def default_policy(run: Path) -> str:
-    """The one that is meant where none is named: the final one, or while there is none the last checkpoint."""
-    return "final" if policy_files(run, "final") else "last"
-
-
-def policy_file(run: Path, which: str) -> Path:
-    return run / "models" / f"{POLICIES[which]}.safetensors"
-
-
-def policy_files(run: Path, which: str) -> list[Path]:
-    """Those that there are: one, or one for each group of many agents."""
-    one = policy_file(run, which)
-    return [one] if one.is_file() else sorted(one.parent.glob(f"{POLICIES[which]}.*.safetensors"))
 
 
 def load_policy(run: Path, which: str) -> Agents:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from proximo.policy.layers import orthogonal
-from proximo.policy.networks import Network, flat_apply, merged, split_time
+from proximo.policy.networks import Network, flat_apply, flatten_time, split_time
 
 Tree = Any
 
@@ -138,43 +138,45 @@ def remembering(before: Network, kind: str, size: int, after: Network | None) ->
         carry, hidden = cell.apply(held, carry, cell.apply(held, hidden, method="project"), method="step")
         return carry, hidden if after is None else after.apply(params["after"], (), hidden)[1]
 
-    def unroll(params: Tree, carry: Tree, features: Any, fresh: jax.Array) -> tuple[Tree, jax.Array]:
+    def unroll(params: Tree, carry: Tree, features: Any, episode_start: jax.Array) -> tuple[Tree, jax.Array]:
         hidden = flat_apply(before, params["before"], features)
         held = {"params": params["memory"]}
-        projected = cell.apply(held, merged(hidden), method="project")
+        projected = cell.apply(held, flatten_time(hidden), method="project")
         step = lambda carry, now: cell.apply(held, carry, now, method="step")  # noqa: E731
-        memory, hidden = through_time(step, carry, split_time(projected, *fresh.shape), fresh)
+        memory, hidden = through_time(step, carry, split_time(projected, *episode_start.shape), episode_start)
         return memory, hidden if after is None else flat_apply(after, params["after"], hidden)
 
     return Network(init, apply, unroll)
 
 
-def through_time(step: Any, carry: Tree, inputs: Tree, fresh: jax.Array) -> tuple[Tree, Any]:
+def through_time(step: Any, carry: Tree, inputs: Tree, episode_start: jax.Array) -> tuple[Tree, Any]:
     """`step(carry, input)` for each of the inputs [T, B, ...]; the memory after each of them, and the outputs.
 
-    Memory is empty before the steps where `fresh` [T, B] is true.
+    Memory is empty before the steps where `episode_start` [T, B] is true.
     """
 
     def one(carry: Tree, now: tuple[Tree, jax.Array]) -> tuple[Tree, tuple[Tree, Any]]:
-        given, anew = now
-        carry = forget(carry, anew)
+        given, reset_mask = now
+        carry = forget(carry, reset_mask)
         carry, output = step(carry, given)
         return carry, (carry, output)
 
-    return jax.lax.scan(one, carry, (inputs, fresh))[1]
+    return jax.lax.scan(one, carry, (inputs, episode_start))[1]
 
 
-def forget(carry: Tree, anew: jax.Array) -> Tree:
-    """Empty memory where `anew` [B] is true."""
-    return jax.tree.map(
-        lambda leaf: jnp.where(anew.reshape(anew.shape + (1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf), carry
-    )
+def forget(carry: Tree, reset_mask: jax.Array) -> Tree:
+    """Empty memory where `reset_mask` [B] is true."""
+
+    def kept(leaf: jax.Array) -> jax.Array:
+        return jnp.where(reset_mask.reshape(reset_mask.shape + (1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
+
+    return jax.tree.map(kept, carry)
 
 
-def unrolled(network: Network, params: Tree, carry: Tree, inputs: Tree, fresh: jax.Array) -> tuple[Tree, Any]:
+def unrolled(network: Network, params: Tree, carry: Tree, inputs: Tree, episode_start: jax.Array) -> tuple[Tree, Any]:
     """A network over inputs [T, B, ...]: its memory after each step, and its outputs [T, B, ...]."""
     if not jax.tree.leaves(carry):
         return carry, flat_apply(network, params, inputs)
     if network.unroll is not None:
-        return network.unroll(params, carry, inputs, fresh)
-    return through_time(lambda carry, now: network.apply(params, carry, now), carry, inputs, fresh)
+        return network.unroll(params, carry, inputs, episode_start)
+    return through_time(lambda carry, now: network.apply(params, carry, now), carry, inputs, episode_start)

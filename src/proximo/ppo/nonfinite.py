@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from proximo.config import Config
+from proximo.policy.networks import flatten_time
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics
 from proximo.ppo.recipe import BUILT_IN, Recipe
-from proximo.ppo.samples import flatten_lanes
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import current_rates, judged_again, normalized_rewards, optimize, training_samples
 from proximo.rollout.types import CriticState, Rollout
@@ -76,7 +76,7 @@ def _broken_group(
     reward, _, _ = normalized_rewards(learner, rollout, lanes.discounted, config)
     given = (lanes, rollout, critic_state, reward, policy, config)
     samples, _ = training_samples(learner, *given)
-    states = None if critic_state is None else flatten_lanes(critic_state.seen)
+    states = None if critic_state is None else flatten_time(critic_state.seen)
     again = partial(judged_again, learner, *given)
     params, _, metrics = optimize(train, name, samples, states, rates, policy, config, recipe, again, watch=True)
     seen = jax.tree.map(lambda leaf: _bad(leaf, rollout.valid), rollout.obs)

@@ -18,8 +18,9 @@ import pytest
 from proximo import PPOTrainer, cli
 from proximo.errors import UserError
 from proximo.rollout import evaluate
-from proximo.run import default_policy, find_run, load_policy
+from proximo.run_dir.read import default_policy, find_run
 from proximo.train.checkpoint import steps
+from proximo.train.load import load_policy
 
 SMALL: dict[str, Any] = dict(
     num_envs=2, rollout_length=8, minibatch_size=8, hidden_sizes=[8], total_timesteps=32, epochs_per_update=1
@@ -83,7 +84,7 @@ def test_the_table(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> N
     assert first == (f"The policy final of {run} on CartPole-v1: 5 episodes, seed 3, always the most likely action.")
     assert titles.split() == ["mean", "std", "min", "max", "95", "%", "interval"]
     assert [row.split()[0] for row in rows] == ["return", "length", "success"]
-    assert meant.endswith("any that terminates (track.success_return sets a return).")
+    assert meant.endswith("if it terminates (track.success_return sets a return instead).")
 
 
 def test_json_repeats_the_final_evaluation_of_training(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:

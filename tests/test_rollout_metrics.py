@@ -13,7 +13,7 @@ from gymnasium import spaces
 from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
-from proximo.ppo.buffer import action_metrics, buffer_metrics, described
+from proximo.ppo.rollout_metrics import action_metrics, described, rollout_metrics
 from proximo.ppo.samples import Samples
 from proximo.rollout.types import Rollout
 
@@ -63,13 +63,13 @@ def test_of_a_whole_rollout() -> None:
         target=jnp.array([5.0, 7.0, jnp.nan, 9.0]),
         valid=VALID,
     )
-    assert plain(jax.jit(lambda a, b: buffer_metrics(a, b, policy))(rollout, samples)) == pytest.approx(
+    assert plain(jax.jit(lambda a, b: rollout_metrics(a, b, policy))(rollout, samples)) == pytest.approx(
         OF_THE_ROLLOUT, rel=1e-5
     )
     # Learned from halves of the rewards: what the critic sees is doubled, and nothing else.
     stats = RunningStats(jnp.float32(3), jnp.float32(0), jnp.float32(4))
     doubled = {name: 2 * value if name in LEARNT else value for name, value in OF_THE_ROLLOUT.items()}
-    assert plain(buffer_metrics(rollout, samples, policy, stats)) == pytest.approx(doubled, rel=1e-5)
+    assert plain(rollout_metrics(rollout, samples, policy, stats)) == pytest.approx(doubled, rel=1e-5)
 
 
 LEARNT = [f"buffer/{name}_{what}" for name in ("advantage", "return") for what in ("mean", "std", "min", "max")]

@@ -11,10 +11,9 @@ import pytest
 
 import proximo.compile
 from proximo import PPOTrainer, settings
-from proximo.config import Config
 from proximo.envs.groups import ONE
-from proximo.ppo.traced import joined, split
-from proximo.train.program import CompiledProgram, ProgramState, train_step
+from proximo.ppo.static_config import merge, split_static
+from proximo.train.program import train_step
 
 ENV = "gymnax/CartPole-v1"
 SMALL = {"num_envs": 4, "rollout_length": 8, "minibatch_size": 8, "epochs_per_update": 2, "hidden_sizes": (8,)}
@@ -85,8 +84,8 @@ def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
-def test_every_number_is_changed_below() -> None:
-    numbers = split(config_of())[1]
+def test_every_number_is_changed_below():
+    numbers = split_static(config_of())[1]
     assert {f"{section}.{name}" for section in numbers for name in numbers[section]} == set(CHANGED)
 
 
@@ -144,21 +143,23 @@ def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch: pytest.
 def test_a_shape_holds_no_numbers_and_nothing_that_programs_do_not_read() -> None:
     first = config_of(**{"train.max_seconds": 3.0, "eval.episodes": 3})
     other = dataclasses.replace(config_of(**{"ppo.gamma": 0.5, "env.timeout": 5.0}), seed=3)
-    assert split(first)[0] == split(other)[0]
-    assert split(config_of(**{"ppo.clip_value": None}))[0] != split(first)[0]
-    assert split(config_of(**{"ppo.epochs_per_update": 3}))[0] != split(first)[0]
+    assert split_static(first)[0] == split_static(other)[0]
+    assert split_static(config_of(**{"ppo.clip_value": None}))[0] != split_static(first)[0]
+    assert split_static(config_of(**{"ppo.epochs_per_update": 3}))[0] != split_static(first)[0]
 
 
-def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it() -> None:
-    plain = Config()
+def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it():
+    plain = settings.build({"ppo.learning_rate_schedule": "constant"})
     longer = dataclasses.replace(plain, train=dataclasses.replace(plain.train, total_timesteps=5_000_000))
-    assert split(plain)[0] == split(longer)[0]
+    assert split_static(plain)[0] == split_static(longer)[0]
     moving = [settings.build({"ppo.learning_rate_schedule": "linear"}, base=one) for one in (plain, longer)]
-    assert split(moving[0])[0] != split(moving[1])[0]
+    assert split_static(moving[0])[0] != split_static(moving[1])[0]
 
 
 def test_joined_undoes_split() -> None:
     config = config_of()
-    back = joined(*split(config))
-    assert back.ppo == jax.tree.map(lambda value: value, dataclasses.replace(config.ppo, **split(config)[1]["ppo"]))
+    back = merge(*split_static(config))
+    assert back.ppo == jax.tree.map(
+        lambda value: value, dataclasses.replace(config.ppo, **split_static(config)[1]["ppo"])
+    )
     assert back.ppo.gamma == np.float32(config.ppo.gamma)

@@ -1,18 +1,10 @@
-"""Action distributions: what a network's numbers mean as actions.
-
-Each distribution reads the actor's output [..., P] and works on actions in coordinates of its own: for
-discrete spaces the indices, for continuous ones the Gaussian sample before clipping or squashing, so that
-its log-probability never has to be inverted. `to_env` turns them into members of the action space.
-
-Sampling takes noise that was drawn beforehand (`noise`), so a whole rollout's noise is one call. Masks are
-true for allowed actions; every discrete distribution takes one, and the value None for no mask.
-"""
+"""Distributions of discrete actions. Each takes a mask, and the value None for no mask."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,22 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 # Far below every logit a network emits, and finite: sums and gradients of masked actions stay finite.
 MASKED = -1e9
-
-
-@runtime_checkable
-class Distribution(Protocol):
-    """What every distribution offers. `num_params` is P; the last `num_log_std` of them do not depend on the state."""
-
-    @property
-    def num_params(self) -> int: ...
-    @property
-    def num_log_std(self) -> int: ...
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Any: ...
-    def sample(self, params: Any, noise: Any, mask: Any = None) -> Any: ...
-    def mode(self, params: Any, mask: Any = None) -> Any: ...
-    def log_prob(self, params: Any, action: Any, mask: Any = None) -> Any: ...
-    def entropy(self, params: Any, mask: Any = None) -> Any: ...
-    def to_env(self, action: Any) -> Any: ...
 
 
 def masked_log_softmax(logits: Float[Array, "*B n"], mask: Bool[Array, "*B n"] | None) -> Float[Array, "*B n"]:

@@ -13,9 +13,10 @@ from jaxtyping import Array, Bool, Float
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.beta import Beta
-from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
-from proximo.policy.gaussian import WIDEST, Bounds, Gaussian, TanhGaussian
+from proximo.policy.distributions.api import Distribution
+from proximo.policy.distributions.beta import Beta
+from proximo.policy.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from proximo.policy.distributions.gaussian import WIDEST, Bounds, Gaussian, TanhGaussian
 from proximo.spaces import Path, build, leaves, mask_shape, shown
 
 Tree = Any

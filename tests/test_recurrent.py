@@ -22,9 +22,9 @@ from proximo.config import NetworkConfig, NormalizeConfig
 from proximo.envs.api import Transition
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
-from proximo.policy.memory import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
+from proximo.policy.recurrent import GRU, LSTM, forget, lasting, through_time, unrolled
 from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
@@ -86,34 +86,34 @@ def test_an_lstm_by_hand() -> None:
     params = {"params": held | {"bias": jnp.array([0.0, 1.0, 0.0, 0.0])}}
     projected: Any = LSTM(1).apply(params, jnp.array([[1.0], [0.0], [0.0]]), method="project")
     step = lambda carry, now: LSTM(1).apply(params, carry, now, method="step")  # noqa: E731
-    fresh = jnp.zeros((3, 1), bool)
-    memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], fresh)
+    episode_start = jnp.zeros((3, 1), bool)
+    memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], episode_start)
     np.testing.assert_allclose(memory[0].reshape(-1), [0.380797, 0.278385, 0.203516], rtol=1e-5)
     np.testing.assert_allclose(memory[1].reshape(-1), [0.181706, 0.135713, 0.100376], rtol=1e-4)
     np.testing.assert_array_equal(memory[1], outputs)
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_gradients_of_a_sequence_are_those_of_its_steps(memory: str) -> None:
-    """Through a fresh start, too: it cuts them off."""
+def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
+    """Through a new start, too: it cuts them off."""
     policy = policy_with(memory)
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
     obs, weights = random((4, 2, 3)), random((4, 2, 4), 5)
 
-    def at_once(params: Any, carry: Any, obs: Any) -> jax.Array:
-        _, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
+    def at_once(params, carry, obs):
+        _, outputs, values = policy.unroll(params, None, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
-    def in_steps(params: Any, carry: Any, obs: Any) -> jax.Array:
-        _, outputs, values = by_steps(policy, params, carry, obs, FRESH)
+    def in_steps(params, carry, obs):
+        _, outputs, values = by_steps(policy, params, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
     found, expected = (jax.grad(of, argnums=(0, 1, 2))(params, carry, obs) for of in (at_once, in_steps))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     of_carry = jax.tree.leaves(found[1]["actor"])
-    assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts anew at once
+    assert all(not leaf[1].any() and leaf[0].any() for leaf in of_carry)  # lane 1 starts again at once
 
 
 @pytest.mark.parametrize(("cell", "num"), [(GRU, 3), (LSTM, 4)])
@@ -172,14 +172,14 @@ def test_a_gate_s_share_is_kept_at_each_step(cell: Any, kind: str) -> None:
 # Through time
 
 
-FRESH = jnp.array([[False, True], [False, False], [True, False], [False, True]])
+EPISODE_START = jnp.array([[False, True], [False, False], [True, False], [False, True]])
 
 
-def by_steps(policy: Policy, params: Any, carry: Any, obs: Any, fresh: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+def by_steps(policy, params, carry, obs, episode_start):
     """One step after the other, as in collection."""
     outputs, values = [], []
-    for t in range(len(fresh)):
-        carry = forget(carry, fresh[t])
+    for t in range(len(episode_start)):
+        carry = forget(carry, episode_start[t])
         carry, output, value = policy.act_and_value(params, None, carry, obs[t])
         outputs.append(output)
         values.append(value)
@@ -194,8 +194,8 @@ def test_a_sequence_at_once_is_one_step_after_the_other(memory: str, torso: str)
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
     obs = random((4, 2, 3))
-    memories, outputs, values = policy.unroll(params, None, carry, obs, FRESH)
-    last, expected_outputs, expected_values = by_steps(policy, params, carry, obs, FRESH)
+    memories, outputs, values = policy.unroll(params, None, carry, obs, EPISODE_START)
+    last, expected_outputs, expected_values = by_steps(policy, params, carry, obs, EPISODE_START)
     np.testing.assert_allclose(outputs, expected_outputs, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(values, expected_values, rtol=1e-5, atol=1e-6)
     for found, expected in zip(jax.tree.leaves(memories), jax.tree.leaves(last), strict=True):
@@ -210,10 +210,10 @@ def test_a_fresh_start_forgets_everything_before() -> None:
     obs = random((4, 2, 3))
     for seed in (1, 2):
         other = jax.tree.map(lambda leaf, seed=seed: random(leaf.shape, seed), policy.initial_carry(2))
-        outputs = policy.unroll(params, None, other, obs, FRESH)[1]
+        outputs = policy.unroll(params, None, other, obs, EPISODE_START)[1]
         if seed == 1:
             first = outputs
-    np.testing.assert_array_equal(first[:, 1], outputs[:, 1])  # lane 1 starts anew at once
+    np.testing.assert_array_equal(first[:, 1], outputs[:, 1])  # lane 1 starts again at once
     assert not np.allclose(first[0, 0], outputs[0, 0])
     np.testing.assert_array_equal(first[2:, 0], outputs[2:, 0])  # lane 0 from its third step on
 
@@ -222,7 +222,7 @@ def test_a_network_without_an_unroll_of_its_own_goes_step_by_step() -> None:
     """carry' = carry + x, output = carry': running sums."""
     sums = Network(lambda key, x: ((), (x,)), lambda params, carry, x: ((carry[0] + x,), carry[0] + x))
     inputs = jnp.arange(1.0, 9.0).reshape(4, 2, 1)
-    memory, outputs = unrolled(sums, (), (jnp.array([[10.0], [20.0]]),), inputs, FRESH)
+    memory, outputs = unrolled(sums, (), (jnp.array([[10.0], [20.0]]),), inputs, EPISODE_START)
     assert outputs[..., 0].tolist() == [[11.0, 2.0], [14.0, 6.0], [5.0, 12.0], [12.0, 8.0]]
     np.testing.assert_array_equal(memory[0], outputs)
 
@@ -235,7 +235,7 @@ def test_sequences_are_pieces_of_lanes_in_time_order() -> None:
     samples = Samples(numbers, None, numbers, floats, floats, floats, floats, flags, flags, (floats[:, None],))
     pieces = in_sequences(samples, 2, 2)
     assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
-    assert pieces.memory[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
+    assert pieces.carry[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
     assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
 
 
@@ -262,9 +262,9 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory: str, torso: str) -
     state, rollout, (samples, _) = collected(trainer)
     assert rollout.ended.any()
     policy = trainer.agent.policy
-    fresh = samples.fresh.reshape(8, 4)
+    episode_start = samples.episode_start.reshape(8, 4)
     start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
-    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, fresh)[1]
+    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, episode_start)[1]
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
     np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
     expected = policy.distribution.log_prob(outputs, rollout.action, None)
@@ -331,9 +331,9 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso: str) -> N
 
 def test_sequences_must_divide_rollout_and_minibatch() -> None:
     with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64\."):
-        settings.build({"ppo.sequence_length": 3})
+        settings.build({"ppo.sequence_length": 3, "ppo.minibatch_size": 64})
     with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
-        settings.build({"ppo.sequence_length": 128})
+        settings.build({"ppo.sequence_length": 128, "ppo.minibatch_size": 64})
 
 
 def sizes(
@@ -356,7 +356,7 @@ def test_with_memory_a_minibatch_is_a_quarter_of_the_update() -> None:
     assert sizes(num_envs=3, rollout_length=10)[0] == 10  # 30 samples: a third, since four do not divide them
     assert sizes(num_envs=6, sequence_length=128)[0] == 256  # six sequences: three minibatches of two
     assert sizes(minibatch_size=64)[0] == 64
-    assert sizes(memory="none")[0] == 64
+    assert sizes(num_envs=32, memory="none")[0] == 256
 
 
 def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch() -> None:
@@ -420,7 +420,7 @@ def test_saved_agents_remember_alike(tmp_path: Path, memory: str, torso: str) ->
 # Learning
 
 
-FAST: dict[str, Any] = dict(
+FAST = probes.PLAIN | dict(
     num_envs=16,
     rollout_length=20,
     minibatch_size=160,
@@ -543,6 +543,7 @@ CARTPOLE = dict(
     entropy_coef=0.0,
     hidden_sizes=[64],
     normalize_observations=True,
+    normalize_rewards=False,
     eval_frequency=0,
     eval_episodes=50,
     total_timesteps=300_000,

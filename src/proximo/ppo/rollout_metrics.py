@@ -25,7 +25,7 @@ MAX_NUMBERS = 8
 """Numbers of continuous actions, in the same way."""
 
 
-def buffer_metrics(
+def rollout_metrics(
     rollout: Rollout, samples: Samples, policy: Policy, reward_stats: RunningStats | None = None
 ) -> Metrics:
     """Rewards as the environment gave them, advantages before they are standardised, the critic's targets

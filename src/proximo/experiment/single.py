@@ -1,0 +1,103 @@
+"""One run of an experiment: trained from the start or gone on with, and reported on, whatever happens."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from proximo.config import Config
+from proximo.display.console import Console
+from proximo.errors import EnvError, ProximoError
+from proximo.experiment.outcomes import ERROR
+from proximo.run_dir.directory import METRICS
+from proximo.run_dir.files import write_atomically
+from proximo.run_dir.read import COMPLETE, is_running
+from proximo.train.checkpoint import steps
+from proximo.train.trainer import PPOTrainer
+
+Message = dict[str, Any]
+REPORT_SECONDS = 0.25
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+LET_GO_SECONDS = 20.0
+"""How long a process whose experiment was killed may take to save its run."""
+
+
+def run_single_experiment(
+    config: Config | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    env: Any = None,
+    console: Console | None = None,
+    tracked: bool = True,
+    loss: Any = None,
+    optimizer: Any = None,
+) -> dict[str, Any]:
+    """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
+
+    `config` is a `Config`, or, over the environment's preset, a mapping or a YAML file. Without `out`, a new folder
+    under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it; `loss` and
+    `optimizer` are as for `PPOTrainer`. `tracked` feeds MLflow, as far as the settings want that.
+    """
+    own = {"loss": loss, "optimizer": optimizer}
+    if out is None:
+        trainer = PPOTrainer(env, config=config, console=console, **own)
+    elif _let_go(Path(out)):
+        trainer = PPOTrainer.resume(out, env, console=console, **own)
+    else:
+        trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
+    trainer.tracked = tracked
+    return trainer.train()
+
+
+def _let_go(out: Path) -> bool:
+    """Wait for a process that is still saving the run in `out`; whether there is one to go on with."""
+    until = time.monotonic() + LET_GO_SECONDS
+    while (out / METRICS).exists() and is_running(out) and time.monotonic() < until:
+        time.sleep(0.1)
+    (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
+    return bool(steps(out))
+
+
+def attempt(
+    config: Config, path: Path, env: Any, tell: Callable[[Message], None], own: Mapping[str, Any] = NOTHING
+) -> Message:
+    """Train one run, whatever happens; a message that says how it ended."""
+    reporter = Reporter(tell)
+    try:
+        result = run_single_experiment(config, path, env, reporter, tracked=False, **own)
+        ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
+        return {"end": ended, "seconds": result["wall_seconds"]}
+    except ProximoError as error:
+        sentence, trace = (error.sentence, error.trace) if isinstance(error, EnvError) else (str(error), "")
+        _write_down(path, f"{sentence}\n\n{trace}")
+        return {"end": "failed", "sentence": sentence}
+    except Exception as error:
+        _write_down(path, traceback.format_exc())
+        return {"end": "failed", "sentence": f"{type(error).__name__}: {error} (see {path / ERROR})."}
+
+
+def _write_down(path: Path, text: str) -> None:
+    """Keep what went wrong with the run; where not even that can be written, its end is reported all the same."""
+    try:
+        write_atomically(path / ERROR, text.rstrip() + "\n")
+    except OSError:
+        return
+
+
+class Reporter(Console):
+    """The console of a run in an experiment: how far it is, a few times in a second."""
+
+    def __init__(self, tell: Callable[[Message], None]):
+        self._tell, self._told = tell, 0.0
+
+    def show(self, records: list[dict[str, Any]]) -> None:
+        if records and time.monotonic() - self._told >= REPORT_SECONDS:
+            self._told = time.monotonic()
+            last = records[-1]
+            self._tell({"step": last["step"], "returned": last["recent/return_mean"]})
+
+    def note(self, sentence: str) -> None:
+        self._tell({"note": sentence})

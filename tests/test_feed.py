@@ -1,0 +1,66 @@
+"""The process that feeds a tracker takes any that has the protocol, by its dotted path."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from proximo.config import Config
+from proximo.run_dir.directory import RunDirectory
+
+
+class Diary:
+    """A tracker that writes down what it is told. The first time that it is opened, it fails."""
+
+    last_update = 0
+    address = "a diary"
+
+    def __init__(self, path, config):
+        self._file = path.parent / "diary.jsonl"
+        self._env = config.env.id
+
+    def _write(self, *entry):
+        with self._file.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def open(self, live):
+        first = not self._file.exists()
+        self._write("open", self._env)
+        if first:
+            raise ConnectionError("Connection refused")
+
+    def rows(self, rows):
+        new = [row["update"] for row in rows if row["update"] > self.last_update]
+        if new:
+            self._write("rows", new)
+            self.last_update = new[-1]
+
+    def files(self, final):
+        self._write("files", final)
+
+    def close(self, result):
+        self._write("close", result["stop_reason"])
+
+
+def test_a_tracker_of_ones_own_is_fed_by_its_dotted_path(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.begin(Config())
+    directory.append([{"update": n, "step": 10 * n, "time/elapsed": 10.0 * n} for n in range(1, 26)])
+    directory.finish({"stop_reason": "budget"})
+    directory.close()
+    command = [sys.executable, "-m", "proximo.tracking.feed", str(tmp_path / "run"), "test_feed:Diary"]
+    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        command, input=b"end\n", capture_output=True, env=os.environ | {"PYTHONPATH": places}, timeout=120, check=True
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert said[0] == {"uri": "a diary"}
+    assert said[1] == {"trouble": "connection refused", "reached": False, "sent": 0}
+    assert said[-1] == {"done": True, "sent": 25}
+    told = [json.loads(line) for line in (tmp_path / "diary.jsonl").read_text().splitlines()]
+    # Updates 10 and 20 are due, the first always is, and the last at the end.
+    assert told == [
+        *(["open", "CartPole-v1"], ["open", "CartPole-v1"]),
+        *(["rows", [1, 10, 20]], ["rows", [25]], ["files", True], ["close", "budget"]),
+    ]
