@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from typing import Any
 
 import jax
 
 from proximo import PPOTrainer
 from proximo.compile import CPU_OPTIONS, NO_LIBRARY, ONE_THREAD
 from proximo.rollout.host_actor import actor
+from proximo.train.host_program import HostProgram
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "usual": CPU_OPTIONS,
     "one thread": CPU_OPTIONS | ONE_THREAD,
     "one thread, no library": CPU_OPTIONS | ONE_THREAD | NO_LIBRARY,
@@ -40,6 +42,7 @@ def main() -> None:
         )
         with trainer:
             program = trainer.program
+            assert isinstance(program, HostProgram)
             state = program.init(trainer._given())
             program.compile(state)
             runner, behaviour = program._runner, program.behaviour

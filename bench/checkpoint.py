@@ -1,15 +1,18 @@
 """How long training stands still for a checkpoint: median of ten, and its share of a run with the usual settings."""
 
+from __future__ import annotations
+
 import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from proximo import PPOTrainer
 from proximo.train import checkpoint
 from proximo.train.progress import Progress
 
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "gymnax/CartPole-v1": {},
     "gymnax/Breakout-MinAtar": {"num_envs": 1024, "rollout_length": 8, "hidden_sizes": [1024, 1024]},
     "CartPole-v1": {"workers": 1},
@@ -17,7 +20,7 @@ RUNS = {
 }
 
 
-def measure(env: str, settings: dict) -> tuple[float, int]:
+def measure(env: str, settings: dict[str, Any]) -> tuple[float, int]:
     """Seconds that a checkpoint takes, and its size."""
     with tempfile.TemporaryDirectory() as folder, PPOTrainer(env, preset="documents", **settings) as trainer:
         state = trainer.program.init(trainer._given())

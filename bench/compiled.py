@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -68,7 +69,7 @@ def proximo_steps_per_second(num_updates: int) -> Measure:
         trainer.agent.params = fresh
         trainer.train()
         last = json.loads((trainer.path / "metrics.jsonl").read_text().splitlines()[-1])
-        return last["step"] / last["time/elapsed"]
+        return float(last["step"] / last["time/elapsed"])
 
     measure(-1)  # compiles
     return measure
@@ -90,7 +91,7 @@ def compare(steps: int, repeats: int) -> dict[str, list[float]]:
     return results
 
 
-def summary(results: dict[str, list[float]]) -> dict[str, object]:
+def summary(results: dict[str, list[float]]) -> dict[str, Any]:
     """The numbers that are printed and written."""
     medians = {name: statistics.median(values) for name, values in results.items()}
     paired = [ours / theirs for ours, theirs in zip(results["proximo"], results["reference"], strict=True)]
@@ -103,7 +104,7 @@ def summary(results: dict[str, list[float]]) -> dict[str, object]:
     }
 
 
-def show(numbers: dict) -> None:
+def show(numbers: dict[str, Any]) -> None:
     print(f"\n{'steps per second':<18}{'min':>12}{'median':>12}{'max':>12}")
     for name, values in numbers["steps_per_second"].items():
         print(f"{name:<18}{min(values):>12,.0f}{statistics.median(values):>12,.0f}{max(values):>12,.0f}")

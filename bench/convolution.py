@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -25,10 +26,11 @@ def descent(layer: nn.Module) -> Callable[[], float]:
     images = jax.random.normal(jax.random.key(0), (256, 10, 10, 4))
     params = layer.init(jax.random.key(1), images)
 
-    def loss(params: dict, images: jax.Array) -> jax.Array:
-        return jnp.square(layer.apply(params, images)).mean()
+    def loss(params: Any, images: jax.Array) -> jax.Array:
+        outputs: Any = layer.apply(params, images)
+        return jnp.square(outputs).mean()
 
-    def step(params: dict, _: None) -> tuple[dict, None]:
+    def step(params: Any, _: None) -> tuple[Any, None]:
         return jax.tree.map(lambda p, g: p - 0.01 * g, params, jax.grad(loss)(params, images)), None
 
     run = jax.jit(lambda params: jax.lax.scan(step, params, None, LOOPS)[0]).lower(params).compile()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
 
-from proximo.experiment.statistics import improvement, iqm, iqm_interval
+from proximo.experiment.statistics import Interval, improvement, iqm, iqm_interval
 
 SEEDS = (3, 5, 10, 20)
 TRUE = {
@@ -22,6 +23,13 @@ TRUE = {
     # The mean of an exponential between its quartiles: twice the integral of its quantiles from 1/4 to 3/4.
     "exponential": 2 * ((0.75 - 0.75 * math.log(0.75)) - (0.25 - 0.25 * math.log(0.25))),
 }
+
+
+def ends(interval: Interval) -> tuple[float, float]:
+    """Of an interval that is there."""
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.low, interval.high
 
 
 def trimmed_t(scores: np.ndarray) -> tuple[float, float]:
@@ -40,15 +48,14 @@ def bca(scores: np.ndarray, seed: int) -> tuple[float, float]:
 
 
 def coverage(experiments: int, rng: np.random.Generator) -> None:
-    draw = {"normal": rng.standard_normal, "exponential": rng.exponential}
+    draw: dict[str, Callable[..., np.ndarray]] = {"normal": rng.standard_normal, "exponential": rng.exponential}
     for n in SEEDS:
         for kind, truth in TRUE.items():
-            held = {"percentile": [], "BCa": [], "t": []}
-            width = {name: [] for name in held}
+            held: dict[str, list[bool]] = {"percentile": [], "BCa": [], "t": []}
+            width: dict[str, list[float]] = {name: [] for name in held}
             for number in range(experiments):
                 scores = draw[kind](size=n)
-                ours = iqm_interval({"env": scores})
-                found = {"percentile": (ours.low, ours.high), "t": trimmed_t(scores)}
+                found = {"percentile": ends(iqm_interval({"env": scores.tolist()})), "t": trimmed_t(scores)}
                 if number < experiments / 7:  # it takes long
                     found["BCa"] = bca(scores, number)
                 for name, (low, high) in found.items():
@@ -62,9 +69,10 @@ def coverage(experiments: int, rng: np.random.Generator) -> None:
 def false_alarms(experiments: int, rng: np.random.Generator) -> None:
     for n in (3, 4, 5, 10):
         found = [
-            improvement({"env": rng.standard_normal(n)}, {"env": rng.standard_normal(n)}) for _ in range(experiments)
+            improvement({"env": rng.standard_normal(n).tolist()}, {"env": rng.standard_normal(n).tolist()})
+            for _ in range(experiments)
         ]
-        alone = np.mean([not one.interval.low <= 0.5 <= one.interval.high for one in found])
+        alone = np.mean([not low <= 0.5 <= high for low, high in (ends(one.interval) for one in found)])
         verdict = np.mean([one.shown != 0 for one in found])
         print(
             f"{n:3} seeds, no difference: interval alone {100 * alone:.0f} %, verdict {100 * verdict:.0f} %", flush=True

@@ -125,7 +125,8 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
         "seed": seed,
         "env.workers": 1 if env.startswith("envpool/") else 0,
     }
-    began, cpu, ended = time.perf_counter(), cpu_seconds(), []
+    began, cpu = time.perf_counter(), cpu_seconds()
+    ended: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
         end = ActiveRun.finish
@@ -186,12 +187,12 @@ def train_sb3(env: str, about: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
+def as_gymnasium(env: str, seed: int, max_steps: int | None) -> Env:
     """The environment as Stable-Baselines3 takes it. Images below 36 x 36, which its CNN cannot read, and numbers on
     their own become plain vectors."""
     family, _, name = env.partition("/")
     if family in ("gymnax", "jumanji"):
-        made: gymnasium.Env = Jitted(env, seed)
+        made: Env = Jitted(env, seed)
     elif family == "envpool":
         made = Unbatched(name, env, seed)
     else:
@@ -202,15 +203,16 @@ def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(made, max_steps) if max_steps else made
 
 
-class Vectors(gymnasium.ObservationWrapper):
+class Vectors(gymnasium.ObservationWrapper[Any, Any, Any]):
     """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since
     some (`values`) are taken in the modules of PyTorch."""
 
-    def __init__(self, env: gymnasium.Env):
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
-        spaces = gymnasium.spaces
-        self._boxes = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Box)}
-        kept = {key: space for key, space in env.observation_space.items() if isinstance(space, spaces.Discrete)}
+        spaces, seen = gymnasium.spaces, env.observation_space
+        assert isinstance(seen, spaces.Dict)
+        self._boxes = {key: space for key, space in seen.items() if isinstance(space, spaces.Box)}
+        kept: dict[str, Any] = {key: space for key, space in seen.items() if isinstance(space, spaces.Discrete)}
         vectors = {
             key: spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), np.float32)
             for key, space in self._boxes.items()
@@ -225,15 +227,16 @@ class Vectors(gymnasium.ObservationWrapper):
         }
 
 
-class Jitted(gymnasium.Env):
+class Jitted(gymnasium.Env[Any, Any]):
     """A JAX environment, stepped one by one from outside."""
 
-    def __init__(self, env_id: str, seed: int):
+    def __init__(self, env_id: str, seed: int) -> None:
         import jax
 
         from proximo import envs
 
         source = envs.make(env_id)
+        assert isinstance(source, envs.JaxEnv)
         self.observation_space, self.action_space = source.spec.observation_space, source.spec.action_space
         self._limit, self._jax = source.spec.max_steps, jax
 
@@ -266,10 +269,10 @@ class Jitted(gymnasium.Env):
         return obs, float(reward), bool(terminated), cut, {}
 
 
-class Unbatched(gymnasium.Env):
+class Unbatched(gymnasium.Env[Any, Any]):
     """One environment of EnvPool."""
 
-    def __init__(self, name: str, env_id: str, seed: int):
+    def __init__(self, name: str, env_id: str, seed: int) -> None:
         import envpool
 
         from proximo import envs
@@ -277,11 +280,13 @@ class Unbatched(gymnasium.Env):
         spec = envs.make(env_id).spec
         self.observation_space = spec.observation_space
         action = spec.action_space
+        assert isinstance(action, gymnasium.spaces.Box)
         self.action_space = gymnasium.spaces.Box(action.low, action.high, action.shape, np.float32)
         self._dtype = action.dtype
         self._pool = envpool.make(name, env_type="gymnasium", num_envs=1, seed=seed)
 
     def _first(self, obs: Any) -> Any:
+        assert isinstance(self.observation_space, gymnasium.spaces.Dict)
         return {key: np.asarray(obs[key][0]) for key in self.observation_space}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -11,8 +11,12 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from proximo.train.program import CompiledProgram
 
 os.environ["PROXIMO_MLFLOW"] = "0"
 
@@ -23,7 +27,7 @@ import numpy as np
 from proximo import PPOTrainer, run_multiple_experiments
 
 ENV = "gymnax/CartPole-v1"
-SETTINGS = {"total_timesteps": 100_000, "target_reward": None}
+SETTINGS: dict[str, Any] = {"total_timesteps": 100_000, "target_reward": None}
 
 
 def policies(folder: Path) -> list[bytes]:
@@ -51,12 +55,13 @@ def vmapped(num_seeds: int) -> None:
     trainers = [PPOTrainer(config=replace(config, seed=seed)) for seed in range(num_seeds)]
     states = [trainer.program.init(trainer._given()) for trainer in trainers]
     program = trainers[0].program
+    assert isinstance(program, CompiledProgram)
     program.compile(states[0])
     all_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    many = jax.jit(jax.vmap(program._chunk, in_axes=(0, None, None)))
-    many = many.lower(all_states, np.int32(1), program._numbers).compile()
+    jitted = jax.jit(jax.vmap(program._chunk, in_axes=(0, None, None)))
+    many = jitted.lower(all_states, np.int32(1), program._numbers).compile()
 
-    def seconds(run, state) -> float:
+    def seconds(run: Callable[..., Any], state: Any) -> float:
         started = time.perf_counter()
         for _ in range(config.num_updates // program.max_chunk):
             state, _ = run(state, np.int32(program.max_chunk), program._numbers)

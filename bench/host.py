@@ -16,9 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 from unittest import mock
 
-SETTINGS = dict(rollout_length=128, minibatch_size=256, epochs_per_update=4, num_envs=8, entropy_coef=0.0)
+SETTINGS: dict[str, Any] = dict(
+    rollout_length=128, minibatch_size=256, epochs_per_update=4, num_envs=8, entropy_coef=0.0
+)
 # For both about ten seconds: the machine may be slow for some of them, and then for both alike.
 STEPS = {"proximo": {"CartPole-v1": 8 * 128 * 360, "HalfCheetah-v5": 8 * 128 * 90}}
 STEPS["sb3"] = {"CartPole-v1": 8 * 128 * 80, "HalfCheetah-v5": 8 * 128 * 36}
@@ -31,9 +34,9 @@ def proximo(env: str) -> float:
     from proximo import PPOTrainer
     from proximo.train.active_run import ActiveRun
 
-    started = []
+    started: list[tuple[int, float]] = []
 
-    def watch(metrics: dict) -> None:
+    def watch(metrics: dict[str, Any]) -> None:
         if metrics["step"] >= WARM_UP and not started:
             started.append((metrics["step"], time.perf_counter()))
 
@@ -77,8 +80,8 @@ def sb3(env: str, threads: int, subprocesses: bool) -> float:
         seed=0,
     )
 
-    class Watch(BaseCallback):
-        begin = None
+    class Watch(BaseCallback):  # type: ignore[misc]
+        begin: tuple[int, float] | None = None
 
         def _on_step(self) -> bool:
             return True
@@ -89,10 +92,11 @@ def sb3(env: str, threads: int, subprocesses: bool) -> float:
 
     watch = Watch()
     model.learn(WARM_UP + STEPS["sb3"][env], callback=watch)
+    assert watch.begin is not None
     step, begin = watch.begin
     rate = (model.num_timesteps - step) / (time.perf_counter() - begin)
     vector.close()
-    return rate
+    return float(rate)
 
 
 def sleepers() -> float:
@@ -100,24 +104,28 @@ def sleepers() -> float:
     import gymnasium
     import numpy as np
 
-    class Sleeper(gymnasium.Env):
+    class Sleeper(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
         action_space = gymnasium.spaces.Discrete(2)
 
-        def reset(self, *, seed=None, options=None):
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
             super().reset(seed=seed)
             return np.zeros(4, np.float32), {}
 
-        def step(self, action):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             time.sleep(SLEEP)
             return np.zeros(4, np.float32), 0.0, False, False, {}
 
     from proximo import PPOTrainer
+    from proximo.train.host_program import HostProgram
 
     trainer = PPOTrainer(
         Sleeper, num_envs=SLEEPERS, rollout_length=128, minibatch_size=256, out=tempfile.mkdtemp() + "/run"
     )
     program = trainer.program
+    assert isinstance(program, HostProgram)
     state = program.init(trainer._given())
     program.compile(state)
     packed, noise = program._acting(state)
@@ -134,7 +142,7 @@ def measured(*arguments: str) -> float:
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    return float(json.loads(done.stdout.splitlines()[-1]))
 
 
 def title(threads: int, where: str) -> str:

@@ -34,7 +34,7 @@ NETWORKS = (("small", "separate"), ("nature", "separate"), ("nature", "shared"),
 class Snow:
     """Random frames, episodes of 100 steps."""
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self.spec = EnvSpec("snow", spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(6))
 
@@ -49,7 +49,7 @@ class Snow:
 class Training:
     """A program that is compiled; a call makes an update and returns the steps per second."""
 
-    def __init__(self, shape: tuple[int, ...], cnn: str, torso: str):
+    def __init__(self, shape: tuple[int, ...], cnn: str, torso: str) -> None:
         chosen = dict(
             num_envs=8,
             rollout_length=32,
@@ -81,7 +81,7 @@ def game(env: str, steps: int) -> float:
         out = f"{folder}/run"
         PPOTrainer(env, total_timesteps=steps, eval_frequency=0, eval_episodes=1, mlflow=False, out=out).train()
         rows = [json.loads(line) for line in Path(out, "metrics.jsonl").read_text().splitlines()]
-    return rows[0]["step"] / statistics.median(row["time/update"] for row in rows[1:])
+    return float(rows[0]["step"] / statistics.median(row["time/update"] for row in rows[1:]))
 
 
 def main() -> None:

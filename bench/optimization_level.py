@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from proximo import PPOTrainer
+from proximo.train.program import CompiledProgram
 
 UPDATES = 32
 REPEATS = 7
@@ -22,12 +23,13 @@ def main() -> None:
     env = sys.argv[1] if len(sys.argv) > 1 else "gymnax/CartPole-v1"
     trainer = PPOTrainer(env=env, preset="documents", minibatch_size=256, epochs_per_update=4)
     program = trainer.program
+    assert isinstance(program, CompiledProgram)
     state = program.init(trainer._given())
     seconds, compiled = {}, {}
     for level in (1, 2, 3, 1):  # the first compilation of a process is slower than the others, so it is repeated
         lowered = jax.jit(program._chunk).lower(state, np.int32(1), program._numbers)
         start = time.perf_counter()
-        compiled[level] = lowered.compile(compiler_options={"xla_backend_optimization_level": level})
+        compiled[level] = lowered.compile(compiler_options={"xla_backend_optimization_level": str(level)})
         seconds[level] = time.perf_counter() - start
     times: dict[int, list[float]] = {level: [] for level in compiled}
     for _ in range(REPEATS):

@@ -11,7 +11,6 @@ treated as ended, the usual shortcut.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -80,16 +79,21 @@ class Runner(NamedTuple):
 
 def make_train(
     env_id: str, num_envs: int, rollout_length: int, epochs: int, num_minibatches: int, total_steps: int
-) -> Callable[[jax.Array], dict[str, jax.Array]]:
+) -> jax.stages.Wrapped:
     """The whole training as one jitted function of a random key; it returns metrics, each [num_updates]."""
     env, env_params = gymnax.make(env_id)
     network = ActorCritic(env.action_space(env_params).n)
     batch_size = num_envs * rollout_length
     num_updates = -(-total_steps // batch_size)
 
+    def outputs(params: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found: Any = network.apply(params, obs)
+        logits, value = found
+        return logits, value
+
     def env_step(runner: Runner, _: None) -> tuple[Runner, Transition]:
         key, action_key, step_key = jax.random.split(runner.key, 3)
-        logits, value = network.apply(runner.train.params, runner.obs)
+        logits, value = outputs(runner.train.params, runner.obs)
         action = jax.random.categorical(action_key, logits)
         log_prob = log_prob_of(logits, action)
         obs, env_state, reward, terminated, truncated, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
@@ -101,7 +105,7 @@ def make_train(
         return Runner(runner.train, env_state, obs, jnp.where(done, 0.0, episode_return), key), transition
 
     def loss(params: Any, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logits, value = network.apply(params, batch.obs)
+        logits, value = outputs(params, batch.obs)
         ratio = jnp.exp(log_prob_of(logits, batch.action) - batch.log_prob)
         advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
         clipped = jnp.clip(ratio, 1 - CLIP_EPSILON, 1 + CLIP_EPSILON)
@@ -116,9 +120,9 @@ def make_train(
         gradients, metrics = jax.grad(loss, has_aux=True)(train.params, batch)
         return train.apply_gradients(grads=gradients), metrics
 
-    def update(runner: Runner, _: None) -> tuple[Runner, dict[str, jax.Array]]:
+    def update(runner: Runner, _step: None) -> tuple[Runner, dict[str, jax.Array]]:
         runner, rollout = jax.lax.scan(env_step, runner, None, length=rollout_length)
-        _, last_value = network.apply(runner.train.params, runner.obs)
+        _, last_value = outputs(runner.train.params, runner.obs)
         advantage = advantages(rollout, last_value)
         batch = Minibatch(rollout.obs, rollout.action, rollout.log_prob, advantage, advantage + rollout.value)
         flat = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), batch)

@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -48,7 +49,7 @@ ROWS = 5
 class Clock:
     """Ends training after some seconds."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def on_start(self, trainer: PPOTrainer) -> None:
@@ -57,9 +58,9 @@ class Clock:
 
     @property
     def _spent(self) -> float:
-        return sum(self.feeder.cpu_times()[:2])
+        return float(sum(self.feeder.cpu_times()[:2]))
 
-    def log_training_step(self, metrics: dict) -> bool:
+    def log_training_step(self, metrics: dict[str, Any]) -> bool:
         if time.monotonic() < self._end:
             return True
         self.cpu = self._spent - self._before
@@ -87,7 +88,7 @@ def send_without_pause(path: Path, uri: str) -> None:
 class Switch:
     """Stops and continues a process by turns, and ends training after so many pairs of windows."""
 
-    def __init__(self, process: psutil.Process, pairs: int):
+    def __init__(self, process: psutil.Process, pairs: int) -> None:
         self.process, self.pairs = process, pairs
         self.marks: list[tuple[float, bool]] = []
         """When each window began, by the clock of training, and whether the process runs in it."""
@@ -107,7 +108,7 @@ class Switch:
         self.marks.append((time.perf_counter() - began, True))
         self._over.set()
 
-    def log_training_step(self, metrics: dict) -> bool:
+    def log_training_step(self, metrics: dict[str, Any]) -> bool:
         return not self._over.is_set()
 
 
@@ -116,6 +117,7 @@ def slowdown(env: str, pairs: int, folder: Path) -> tuple[float, float, float, f
     a core that process had."""
     sending = [sys.executable, __file__, "--send", str(folder / "run"), f"sqlite:///{folder / 'other.db'}"]
     with subprocess.Popen(sending, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         other = psutil.Process(process.pid)
         before, switch, path = sum(other.cpu_times()[:2]), Switch(other, pairs), folder / "beside"

@@ -24,7 +24,7 @@ LENGTHS = {"short": 5, "long": 20}
 class Corridor:
     """Walk right to the end of a corridor; the sooner, the better."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.length = LENGTHS[name]
         seen = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.spec = EnvSpec(f"corridors/{name}", seen, spaces.Discrete(2), max_steps=4 * self.length)

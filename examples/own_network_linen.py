@@ -35,7 +35,8 @@ def linen_network(num_outputs: int) -> Network:
         return module.init(key, features.vector)["params"], ()  # no memory
 
     def apply(params: Any, carry: Any, features: Any) -> tuple[Any, jax.Array]:
-        return carry, module.apply({"params": params}, features.vector)
+        outputs: Any = module.apply({"params": params}, features.vector)
+        return carry, outputs
 
     return Network(init, apply)
 

@@ -18,7 +18,7 @@ from proximo.policy.networks import Network
 class Residual(nnx.Module):
     """A layer, a residual block, and a head."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, rngs: nnx.Rngs):
+    def __init__(self, num_inputs: int, num_outputs: int, rngs: nnx.Rngs) -> None:
         self.first = nnx.Linear(num_inputs, 64, rngs=rngs)
         self.block = nnx.Linear(64, 64, rngs=rngs)
         self.head = nnx.Linear(64, num_outputs, kernel_init=nnx.initializers.normal(0.01), rngs=rngs)

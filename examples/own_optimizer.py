@@ -28,7 +28,7 @@ OPTIMIZER = optax.chain(
 
 
 def main(**settings: Any) -> PPOTrainer:
-    rates = {"learning_rate": 1e-3, "learning_rate_schedule": "linear"}
+    rates: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_schedule": "linear"}
     trainer = PPOTrainer("gymnax/CartPole-v1", optimizer=OPTIMIZER, **rates, **settings)
     result = trainer.train()
     print(f"Average return: {result['final_eval']['return_mean']:.1f}")

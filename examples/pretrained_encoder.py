@@ -39,8 +39,8 @@ def encode(params: dict[str, jax.Array], images: jax.Array) -> jax.Array:
 
 def random_observations(num_steps: int, num_envs: int = 16) -> jax.Array:
     """[N, 10, 10, 4] what a random policy sees."""
-    env = VectorizedEnv(envs.make(ENV), num_envs)
-    num_actions = env.spec.action_space.n
+    source: Any = envs.make(ENV)
+    env, num_actions = VectorizedEnv(source, num_envs), source.spec.action_space.n
 
     def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         action = jax.random.randint(key, (num_envs,), 0, num_actions)
@@ -61,7 +61,7 @@ def pretrained(observations: jax.Array, num_updates: int) -> dict[str, jax.Array
     def loss(params: Any, images: jax.Array) -> jax.Array:
         restored = linear(params["decoder"], encode(params["encoder"], images))
         flat = images.reshape(images.shape[0], PIXELS)
-        return optax.sigmoid_binary_cross_entropy(restored, flat).mean()
+        return jnp.mean(optax.sigmoid_binary_cross_entropy(restored, flat))
 
     def update(learner: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         params, state = learner

@@ -4,11 +4,15 @@ Prints a line for each file that is not refused in words, and the megabytes that
 by nobody.
 """
 
+from __future__ import annotations
+
 import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from proximo import PPOAgent
 from proximo.errors import UserError
@@ -17,7 +21,7 @@ from proximo.train import checkpoint
 ALLOWED = 6 * 2**30
 
 
-def complaint(load, path, seconds=5.0):
+def complaint(load: Callable[[Path], Any], path: Path, seconds: float = 5.0) -> str:
     """What is wrong with how `load` refuses a file; empty if nothing is."""
     started = time.monotonic()
     try:
@@ -34,7 +38,7 @@ def complaint(load, path, seconds=5.0):
     return "was accepted"
 
 
-def trouble(call, seconds=10.0, waited=100.0):
+def trouble(call: Callable[[], Any], seconds: float = 10.0, waited: float = 100.0) -> str:
     """What is wrong with how `call` takes what it is given; empty if nothing is: it works, or refuses in words."""
     started, working = time.monotonic(), time.process_time()
     try:
@@ -50,11 +54,11 @@ def trouble(call, seconds=10.0, waited=100.0):
     return f"took {worked:.1f} s of {taken:.1f} s" if worked > seconds or taken > waited else ""
 
 
-def load_policy(path):
+def load_policy(path: Path) -> PPOAgent:
     return PPOAgent.load(path)
 
 
-def load_checkpoint(path):
+def load_checkpoint(path: Path) -> Any:
     return checkpoint.load(path).agents()
 
 

@@ -3,11 +3,14 @@
 A fault is a function from what a step or a reset should return to what it does return, if it returns.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ SPACES = {
 }
 
 
-class Faulty(gymnasium.Env):
+class Faulty(gymnasium.Env[Any, Any]):
     """Shows its number in the pool, its step and a random number; every episode has `length` steps, each with reward 1.
 
     In environment `number`, `in_step` spoils step `at` (from 1, since the start), and `in_reset` the reset after `at`
@@ -36,20 +39,21 @@ class Faulty(gymnasium.Env):
 
     def __init__(
         self,
-        in_step=None,
-        in_reset=None,
-        number=1,
-        at=3,
-        length=5,
-        seed=0,
-        shown="float",
-        masked=False,
-        generations=(0,),
-        armed=None,
-        in_making=None,
-        in_closing=None,
-    ):
+        in_step: Callable[[Any], Any] | None = None,
+        in_reset: Callable[[Any], Any] | None = None,
+        number: int = 1,
+        at: int = 3,
+        length: int = 5,
+        seed: int = 0,
+        shown: str = "float",
+        masked: bool = False,
+        generations: Collection[int] = (0,),
+        armed: Path | None = None,
+        in_making: Callable[[Any], Any] | None = None,
+        in_closing: Callable[[Any], Any] | None = None,
+    ) -> None:
         if armed is not None and Path(armed).exists():
+            assert in_making is not None
             in_making(armed)
         self.in_step, self.in_reset, self.in_closing = in_step, in_reset, in_closing
         self.faulty_number, self.at, self.length, self.base, self.generations = number, at, length, seed, generations
@@ -58,7 +62,7 @@ class Faulty(gymnasium.Env):
         self.action_space = spaces.Discrete(2)
         self.number = self.generation = self.total = self.count = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         if seed is not None:
             self.generation, self.number = divmod(seed - self.base - RESET_OFFSET, RESTART_STRIDE)
@@ -67,27 +71,27 @@ class Faulty(gymnasium.Env):
         result = (self.look(), self.info())
         return self.in_reset(result) if self.in_reset and self.now() else result
 
-    def step(self, action):
+    def step(self, action: Any) -> Any:
         self.total += 1
         self.count += 1
         result = (self.look(action), 1.0, False, self.count == self.length, self.info())
         return self.in_step(result) if self.in_step and self.now() else result
 
-    def now(self):
+    def now(self) -> bool:
         return self.number == self.faulty_number and self.total == self.at and self.generation in self.generations
 
-    def close(self):
+    def close(self) -> None:
         if self.in_closing and self.number == self.faulty_number:
             self.in_closing(None)
 
-    def look(self, action=0):
+    def look(self, action: Any = 0) -> Any:
         if self.shown == "choice":
             return int(self.np_random.integers(200))
         if self.shown == "bytes":
             return self.np_random.integers(200, size=3, dtype=np.uint8)
         return np.array([self.number / 10, self.total % 7, self.np_random.random() + np.sum(action)], np.float32)
 
-    def info(self):
+    def info(self) -> dict[str, Any]:
         return {"action_mask": np.array([True, False])} if self.masked else {}
 
 
@@ -98,36 +102,36 @@ class Replaced:
     place: int
     value: Any
 
-    def __call__(self, result):
+    def __call__(self, result: Any) -> Any:
         return (*result[: self.place], self.value, *result[self.place + 1 :])
 
 
-def raises(result):
+def raises(result: Any) -> None:
     raise ValueError("the wheel came off")
 
 
-def raises_without_a_word(result):
+def raises_without_a_word(result: Any) -> None:
     raise NotImplementedError
 
 
-def raises_at_length(result):
+def raises_at_length(result: Any) -> None:
     raise ValueError("long " * 200_000)
 
 
-def exits(result):
+def exits(result: Any) -> None:
     sys.exit()
 
 
-def hangs(result):
+def hangs(result: Any) -> None:
     while True:
         time.sleep(0.01)
 
 
-def dies(result):
+def dies(result: Any) -> None:
     os._exit(3)
 
 
-def raises_once(armed):
+def raises_once(armed: Path) -> None:
     try:
         Path(armed).unlink()
     except FileNotFoundError:  # another process was quicker
@@ -135,12 +139,12 @@ def raises_once(armed):
     raise ValueError("the wheel came off")
 
 
-def returns_four(result):
+def returns_four(result: Any) -> Any:
     obs, reward, terminated, truncated, info = result
     return obs, reward, terminated or truncated, info
 
 
-def returns_obs(result):
+def returns_obs(result: Any) -> Any:
     return result[0]
 
 
@@ -149,11 +153,11 @@ class Sleepy(Faulty):
 
     SECONDS = 0.15
 
-    def __init__(self, **keywords):
+    def __init__(self, **keywords: Any) -> None:
         time.sleep(self.SECONDS)
         super().__init__(**keywords)
 
-    def step(self, action):
+    def step(self, action: Any) -> Any:
         time.sleep(self.SECONDS)
         return super().step(action)
 
@@ -161,11 +165,11 @@ class Sleepy(Faulty):
 class TwoChoices(Faulty):
     """Masks a choice of two and a choice of three."""
 
-    def __init__(self, **keywords):
+    def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.action_space = spaces.MultiDiscrete([2, 3])
 
-    def info(self):
+    def info(self) -> dict[str, Any]:
         return {"action_mask": np.array([True, True, False, True, False])}
 
 
@@ -174,19 +178,19 @@ class Unpackable:
     """A factory that no other process gets to see: unpacking it calls `instead(*args)`."""
 
     instead: Any
-    args: tuple
+    args: tuple[Any, ...]
 
-    def __call__(self):
+    def __call__(self) -> Faulty:
         return Faulty()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, Any]:
         return self.instead, self.args
 
 
 class Slow(Faulty):
     """Spends all its time in steps."""
 
-    def step(self, action):
+    def step(self, action: Any) -> Any:
         time.sleep(0.02)
         return super().step(action)
 
@@ -194,7 +198,7 @@ class Slow(Faulty):
 class Threaded(Faulty):
     """Has a thread that nothing ends."""
 
-    def __init__(self, **keywords):
+    def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords)
         threading.Thread(target=time.sleep, args=[1000], name="endless").start()
 
@@ -202,17 +206,17 @@ class Threaded(Faulty):
 class Helped(Faulty):
     """Has a program of its own, which it terminates when it is closed."""
 
-    def __init__(self, **keywords):
+    def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.helper = subprocess.Popen(["sleep", "1000"])
 
-    def close(self):
+    def close(self) -> None:
         self.helper.terminate()
         self.helper.wait()
 
 
-gymnasium.register("Fine-v0", Faulty)
-gymnasium.register("Slow-v0", Slow)
+gymnasium.register("Fine-v0", "faulty:Faulty")
+gymnasium.register("Slow-v0", "faulty:Slow")
 gymnasium.register("Threaded-v0", Threaded)
-gymnasium.register("Crash-v0", Faulty, kwargs={"in_step": raises, "at": 80, "number": 2})
-gymnasium.register("Hang-v0", Faulty, kwargs={"in_step": hangs, "at": 80, "number": 2})
+gymnasium.register("Crash-v0", "faulty:Faulty", kwargs={"in_step": raises, "at": 80, "number": 2})
+gymnasium.register("Hang-v0", "faulty:Faulty", kwargs={"in_step": hangs, "at": 80, "number": 2})

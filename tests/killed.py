@@ -1,18 +1,22 @@
 """A run that is killed again and again, and resumed each time; and what must then be the same as if it never was."""
 
+from __future__ import annotations
+
 import json
 import multiprocessing
 import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from proximo import PPOTrainer
 from proximo.run_dir import tensors
 from proximo.train import checkpoint
 
-SETTINGS = dict(
+SETTINGS: dict[str, Any] = dict(
     num_envs=4,
     rollout_length=16,
     minibatch_size=32,
@@ -30,7 +34,7 @@ SETTINGS = dict(
 )
 
 
-def train_on(make_env, path, settings):
+def train_on(make_env: Callable[[], Any], path: Path, settings: dict[str, Any]) -> None:
     """Start the run, or go on with it; compiled as it is for users, not as quickly as in other tests."""
     os.environ.pop("XLA_FLAGS", None)
     if (path / "config.yaml").exists():
@@ -39,7 +43,9 @@ def train_on(make_env, path, settings):
         PPOTrainer(make_env(), out=path, preset=False, **(SETTINGS | settings)).train()
 
 
-def started(make_env, path, settings):
+def started(
+    make_env: Callable[[], Any], path: Path, settings: dict[str, Any]
+) -> multiprocessing.context.ForkServerProcess:
     """A process in which the run is trained; what takes long to load is loaded once for all of them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["killed"])
@@ -48,13 +54,15 @@ def started(make_env, path, settings):
     return process
 
 
-def run_to_end(make_env, path, settings):
+def run_to_end(make_env: Callable[[], Any], path: Path, settings: dict[str, Any]) -> None:
     process = started(make_env, path, settings)
     process.join()
     assert process.exitcode == 0
 
 
-def kill_at_random_moments(make_env, path, settings, kills, seed=0):
+def kill_at_random_moments(
+    make_env: Callable[[], Any], path: Path, settings: dict[str, Any], kills: int, seed: int = 0
+) -> None:
     """Every other time a while after the start of the process, the other times a while after training goes on."""
     moments = random.Random(seed)
     rows = path / "metrics.jsonl"
@@ -67,21 +75,21 @@ def kill_at_random_moments(make_env, path, settings, kills, seed=0):
             time.sleep(moments.uniform(0, 0.2))
         else:
             time.sleep(moments.uniform(0, 1.5))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"
     run_to_end(make_env, path, settings)
 
 
-def lines(run):
+def lines(run: Path) -> list[str]:
     return (run / "metrics.jsonl").read_text().splitlines()
 
 
-def without_times(record):
+def without_times(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if not name.startswith("time/")}
 
 
-def assert_same_run(one: Path, other: Path):
+def assert_same_run(one: Path, other: Path) -> None:
     """Rows, policies, and the whole state at the end, to the bit; times apart."""
     rows = [[without_times(json.loads(line)) for line in lines(run)] for run in (one, other)]
     assert rows[0] == rows[1]

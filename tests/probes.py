@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,8 +29,8 @@ class Probe:
     """One observation entry, two actions; a subclass says what a step does. The state is (clock, cue)."""
 
     name = "probe"
-    observation_space: spaces.Space = UNIT
-    action_space: spaces.Space = spaces.Discrete(2)
+    observation_space: spaces.Space[Any] = UNIT
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
 
     def __init__(self) -> None:
         self.spec = EnvSpec(f"probe/{self.name}", self.observation_space, self.action_space)
@@ -46,10 +48,10 @@ class OneStep(Probe):
 
     name = "one-step"
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.zeros(1, jnp.float32)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         return state, Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, terminated=True)
 
 
@@ -58,7 +60,7 @@ class CuedValue(Probe):
 
     name = "cued-value"
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         return state, Transition(obs=state[1][None], reward=state[1], terminated=True)
 
 
@@ -67,10 +69,10 @@ class Delayed(Probe):
 
     name = "delayed"
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return clock.astype(jnp.float32)[None]
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock = state[0] + 1
         last = clock == 2
         moved = Transition(obs=self.observe(clock, state[1]), reward=last.astype(jnp.float32), terminated=last)
@@ -82,7 +84,7 @@ class MatchTheCue(Probe):
 
     name = "match-the-cue"
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         right = (action == 1) == (state[1] > 0)
         return state, Transition(obs=state[1][None], reward=right.astype(jnp.float32), terminated=True)
 
@@ -92,10 +94,10 @@ class TruncatedForever(Probe):
 
     name = "truncated-forever"
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.zeros(1, jnp.float32)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock = state[0] + 1
         return (clock, state[1]), Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, truncated=clock == 5)
 
@@ -107,7 +109,7 @@ class FinalObservation(Probe):
 
     name = "final-observation"
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         cut = state[1] < 0
         moved = Transition(obs=jnp.ones(1, jnp.float32), reward=cut.astype(jnp.float32), terminated=~cut, truncated=cut)
         return state, moved
@@ -121,17 +123,17 @@ class FinalState(Probe):
     def __init__(self) -> None:
         self.spec = EnvSpec(f"probe/{self.name}", UNIT, spaces.Discrete(2), critic_state_space=UNIT)
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         state, first = super().reset(key)
-        return state, first.replace(critic_state=state[1][None])
+        return state, replace(first, critic_state=state[1][None])
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.zeros(1, jnp.float32)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         cut = state[1] < 0
         moved = Transition(obs=jnp.zeros(1), reward=cut.astype(jnp.float32), terminated=~cut, truncated=cut)
-        return state, moved.replace(critic_state=jnp.ones(1, jnp.float32))
+        return state, replace(moved, critic_state=jnp.ones(1, jnp.float32))
 
 
 class Weather(Probe):
@@ -142,23 +144,23 @@ class Weather(Probe):
     SIGNS = 16
 
     def __init__(self, told: bool = True) -> None:
-        seen = spaces.Discrete(self.SIGNS, dtype=np.int32)
+        seen: spaces.Space[Any] = spaces.Discrete(self.SIGNS, dtype=np.int32)
         space = UNIT if told else None
         self.told = told
         self.spec = EnvSpec(f"probe/{self.name}", seen, spaces.Discrete(2), max_steps=1, critic_state_space=space)
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         own, key = jax.random.split(key)
         sign = jax.random.randint(own, (), 0, self.SIGNS, jnp.int32)
         weather = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
         return (sign, weather), self._report(sign, weather)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         sign, weather = state
         reward = 10 * weather + 0.02 * (action == sign % 2).astype(jnp.float32)
-        return state, self._report(sign, weather).replace(reward=reward, terminated=True)
+        return state, replace(self._report(sign, weather), reward=reward, terminated=True)
 
-    def _report(self, sign, weather):
+    def _report(self, sign: jax.Array, weather: jax.Array) -> Transition:
         return Transition(obs=sign, critic_state=weather[None] if self.told else None)
 
 
@@ -169,11 +171,11 @@ class Masked(Probe):
     action_space = spaces.Discrete(3)
     mask = (True, True, False)
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         state, first = super().reset(key)
-        return state, first.replace(action_mask=jnp.array(self.mask))
+        return state, replace(first, action_mask=jnp.array(self.mask))
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         reward = jnp.array([0.0, 1.0, -100.0])[action]
         return state, Transition(obs=state[1][None], reward=reward, terminated=True, action_mask=jnp.array(self.mask))
 
@@ -184,7 +186,7 @@ class Aim(Probe):
     name = "aim"
     action_space = spaces.Box(-2.0, 4.0, (1,), np.float32)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         target = jnp.where(state[1] > 0, 3.0, -1.0)
         return state, Transition(obs=state[1][None], reward=-jnp.square(action[0] - target), terminated=True)
 
@@ -192,7 +194,7 @@ class Aim(Probe):
 class Switches(Probe):
     """One step; one reward for each component that matches the cue. A subclass gives the space."""
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         wanted = (state[1] > 0).astype(jnp.int32)
         return state, Transition(
             obs=state[1][None], reward=(action.astype(jnp.int32) == wanted).mean(), terminated=True
@@ -215,10 +217,10 @@ class Recall(Probe):
     name = "recall"
     observation_space = spaces.Discrete(3, dtype=np.int32)
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.where(clock == 0, jnp.where(cue > 0, 2, 1), 0).astype(jnp.int32)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state
         last = clock == 1
         right = last & ((action == 1) == (cue > 0))
@@ -232,10 +234,10 @@ class Counter(Probe):
     name = "counter"
     observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return clock.astype(jnp.float32)[None]
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock = state[0] + 1
         return (clock, state[1]), Transition(obs=self.observe(clock, state[1]), reward=clock.astype(jnp.float32))
 
@@ -246,13 +248,13 @@ class Alternating(Probe):
 
     name = "alternating"
 
-    def observe(self, clock, last):
+    def observe(self, clock: jax.Array, last: jax.Array) -> jax.Array:
         return jnp.zeros(1, jnp.float32)
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         return (jnp.int32(0), jnp.int32(0)), Transition(obs=jnp.zeros(1, jnp.float32))
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, last = state[0] + 1, state[1]
         action = action.astype(jnp.int32)
         reward = (action != last).astype(jnp.float32)
@@ -262,17 +264,17 @@ class Alternating(Probe):
 class EachUpdate:
     """A callback that is called once for each update."""
 
-    def __init__(self, call):
+    def __init__(self, call: Callable[[dict[str, Any]], Any]) -> None:
         self.log_training_step = call
 
 
 class Notes(Console):
     """A console that remembers what it was told."""
 
-    def __init__(self):
-        self.said = []
+    def __init__(self) -> None:
+        self.said: list[str] = []
 
-    def note(self, sentence):
+    def note(self, sentence: str) -> None:
         self.said.append(sentence)
 
     warn = note
@@ -285,10 +287,10 @@ class LongRecall(Probe):
     name = "long-recall"
     length = 5
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.where(clock == 0, cue, 0.0)[None]
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state
         last = clock == self.length - 1
         right = last & ((action == 1) == (cue > 0))
@@ -302,21 +304,22 @@ class Errand(Probe):
 
     def __init__(self, length: int, num_cues: int = 2) -> None:
         self.name, self.length, self.num_cues = f"errand-{length}-{num_cues}", length, num_cues
-        cue, clock = spaces.Discrete(num_cues + 1, dtype=np.int32), spaces.Box(0.0, 1.0, (1,), np.float32)
+        cue: spaces.Space[Any] = spaces.Discrete(num_cues + 1, dtype=np.int32)
+        clock = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.observation_space, self.action_space = spaces.Dict({"cue": cue, "clock": clock}), cue
         super().__init__()
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         cue = jax.random.randint(key, (), 1, self.num_cues + 1)
         return (jnp.int32(0), cue), Transition(obs=self.observe(jnp.int32(0), cue), action_mask=self.mask())
 
-    def mask(self):
+    def mask(self) -> jax.Array:
         return jnp.arange(self.num_cues + 1) > 0
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> dict[str, jax.Array]:
         return {"cue": jnp.where(clock == 0, cue, 0), "clock": (clock.astype(jnp.float32) / self.length)[None]}
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state
         last = clock == self.length - 1
         right = (last & (action == cue)).astype(jnp.float32)
@@ -343,15 +346,15 @@ class Everything(Probe):
     )
     mask = (True, True, True, False, True, True)  # the four choices, and the two of the switch
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         state, first = super().reset(key)
-        return state, first.replace(action_mask=jnp.array(self.mask))
+        return state, replace(first, action_mask=jnp.array(self.mask))
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> dict[str, jax.Array]:
         shown = jnp.where(clock == 0, jnp.where(cue > 0, 2, 1), 0).astype(jnp.int32)
         return {"cue": shown, "clock": (clock.astype(jnp.float32) / self.length)[None]}
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state
         last = clock == self.length - 1
         right = action["choice"] == jnp.where(cue > 0, 2, 1)

@@ -1,5 +1,11 @@
 """Environments with many agents whose best policies are known."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +14,7 @@ from gymnasium import spaces
 from proximo.envs import JaxTeamEnv, Roster, TeamTransition
 
 
-def each(agents, value):
+def each(agents: Iterable[str], value: Any) -> dict[str, Any]:
     return dict.fromkeys(agents, value)
 
 
@@ -28,20 +34,20 @@ class TwoKinds:
         },
     )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         bits, numbers = (
             jax.random.bernoulli(key, shape=(2,)).astype(jnp.int32),
             jax.random.uniform(key, (2,), minval=-1),
         )
         return (bits, numbers), self._report(bits, numbers, jnp.zeros(4), False)
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         bits, numbers = state
         right = [(actions[f"sorter_{i}"] == bits[i]).astype(jnp.float32) for i in range(2)]
         near = [1 - jnp.abs(actions[f"aimer_{i}"][0] - numbers[i]) for i in range(2)]
         return state, self._report(bits, numbers, jnp.stack([*right, *near]), True)
 
-    def _report(self, bits, numbers, reward, ended):
+    def _report(self, bits: jax.Array, numbers: jax.Array, reward: jax.Array, ended: bool) -> TeamTransition:
         seen = {f"sorter_{i}": bits[i] for i in range(2)}
         seen |= {f"aimer_{i}": jnp.full(3, numbers[i], jnp.float32) for i in range(2)}
         agents = self.roster.agents
@@ -66,13 +72,13 @@ class Lifetimes:
         action_spaces=each(("a_0", "a_1", "a_2"), spaces.Discrete(2)),
     )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         return jnp.int32(0), self._report(jnp.int32(0), False)
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         return state + 1, self._report(state + 1, True)
 
-    def _report(self, now, moved):
+    def _report(self, now: jax.Array, moved: bool) -> TeamTransition:
         agents = self.roster.agents
         alive = {a: (now >= join) & (now < end) for a, join, end in zip(agents, self.JOINS, self.ENDS, strict=True)}
         reward = {a: 10.0 * i + (now - 1).astype(jnp.float32) for i, a in enumerate(agents)}
@@ -103,18 +109,18 @@ class Weather:
         critic_state_space=spaces.Box(-1, 1, (1,), np.float32),
     )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         key, own = jax.random.split(key)
         signs = jax.random.randint(own, (2,), 0, self.SIGNS)
         weather = jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
         return (signs, weather), self._report(signs, weather, 0.0, False)
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         signs, weather = state
         right = sum((actions[agent] == signs[i] % 2).astype(jnp.float32) for i, agent in enumerate(self.roster.agents))
         return state, self._report(signs, weather, 10 * weather + 0.02 * right, True)
 
-    def _report(self, signs, weather, reward, ended):
+    def _report(self, signs: jax.Array, weather: jax.Array, reward: Any, ended: bool) -> TeamTransition:
         agents = self.roster.agents
         return TeamTransition(
             obs={agent: signs[i] for i, agent in enumerate(agents)},
@@ -137,13 +143,13 @@ class RockPaperScissors:
         action_spaces=each(("one", "other"), spaces.Discrete(3)),
     )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         return (), self._report(jnp.float32(0), False)
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         return state, self._report(jnp.asarray(self.PAYS)[actions["one"], actions["other"]], True)
 
-    def _report(self, pay, ended):
+    def _report(self, pay: Any, ended: bool) -> TeamTransition:
         agents = self.roster.agents
         return TeamTransition(
             obs=each(agents, jnp.ones(1, jnp.float32)),
@@ -160,13 +166,13 @@ class Ghosts(Lifetimes):
 
     id = "ghosts"
 
-    def __init__(self, fill):
+    def __init__(self, fill: float) -> None:
         self.fill = fill
 
-    def _report(self, now, moved):
+    def _report(self, now: jax.Array, moved: bool) -> TeamTransition:
         report = super()._report(now, moved)
         fill = jnp.full(1, self.fill, jnp.float32)
-        return report.replace(obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
+        return replace(report, obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
 
 
 class Rotation:
@@ -180,16 +186,16 @@ class Rotation:
         action_spaces=each(("p_0", "p_1", "p_2"), spaces.Discrete(2)),
     )
 
-    def __init__(self, moves):
+    def __init__(self, moves: int) -> None:
         self.moves = moves
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         return jnp.int32(0), self._report(jnp.int32(0))
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         return state + 1, self._report(state + 1)
 
-    def _report(self, now):
+    def _report(self, now: jax.Array) -> TeamTransition:
         agents, over = self.roster.agents, now == self.moves
         return TeamTransition(
             obs=each(agents, now.astype(jnp.float32)[None]),
@@ -215,20 +221,20 @@ class Clocks:
         action_spaces=each(("a_0", "a_1", "a_2"), spaces.Discrete(8)),
     )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, TeamTransition]:
         return (jnp.int32(0), jnp.float32(0)), self._report(jnp.int32(0), each(self.roster.agents, 0.0), False)
 
-    def step(self, key, state, actions):
+    def step(self, key: jax.Array, state: Any, actions: dict[str, Any]) -> tuple[Any, TeamTransition]:
         now, total = state
         lives = zip(self.roster.agents, self.JOINS, self.ENDS, strict=True)
         right = {a: (actions[a] == now - join) & (now >= join) & (now < end) for a, join, end in lives}
         paid = {a: flag.astype(jnp.float32) for a, flag in right.items()}
         return (now + 1, total + sum(paid.values())), self._report(now + 1, paid, True)
 
-    def render(self, state):
+    def render(self, state: Any) -> np.ndarray:
         return np.full((8, 8, 3), state[1], np.uint8)
 
-    def _report(self, now, reward, moved):
+    def _report(self, now: jax.Array, reward: dict[str, Any], moved: bool) -> TeamTransition:
         lives = list(zip(self.roster.agents, self.JOINS, self.ENDS, strict=True))
         return TeamTransition(
             obs=each(self.roster.agents, jnp.full(1, 7.0)),

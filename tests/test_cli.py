@@ -1,5 +1,7 @@
 """The command line as a user meets it: exit codes, sentences, files."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -7,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proximo import __version__
-from proximo.cli import app
+from proximo.cli.common import app
 from proximo.envs import FAMILIES, Family
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
@@ -19,12 +23,12 @@ SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "
 SMALL += ["--set", "ppo.epochs_per_update=2", "--set", "eval.episodes=2", "--set", "eval.frequency=0", "--no-preset"]
 
 
-def proximo(*args, cwd=None):
+def proximo(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     path = tmp_path_factory.mktemp("cli") / "run"
     done = proximo(
         "train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL, cwd=path.parent
@@ -33,7 +37,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_train(run):
+def test_train(run: tuple[Any, Any]) -> None:
     done, path = run
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -44,13 +48,13 @@ def test_train(run):
 
 
 @pytest.mark.slow
-def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
+def test_the_same_seed_twice_gives_the_same_rows(run: tuple[Any, Any], tmp_path: Path) -> None:
     """A second process, from the configuration that the first one wrote."""
     _, path = run
     again = proximo("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
-    def timeless(folder):
+    def timeless(folder: Path) -> list[dict[str, Any]]:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
@@ -58,7 +62,7 @@ def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_verbose_block(tmp_path):
+def test_verbose_block(tmp_path: Path) -> None:
     done = proximo("train", "gymnax/CartPole-v1", "--steps", "64", "--out", tmp_path / "run", "--verbose", *SMALL)
     assert done.returncode == 0, done.stderr
     block = done.stdout[done.stdout.index("=====") : done.stdout.rindex("=====")]
@@ -108,7 +112,7 @@ def test_verbose_block(tmp_path):
         (["evaluate", "nowhere"], "There is no run nowhere"),
     ],
 )
-def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
+def test_mistakes_end_in_a_sentence(args: list[str], sentence: str, tmp_path: Path) -> None:
     done = proximo(*args, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in " ".join(done.stderr.split())
@@ -118,7 +122,7 @@ def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupts_save_and_exit(number, code, tmp_path):
+def test_interrupts_save_and_exit(number: int, code: int, tmp_path: Path) -> None:
     path = tmp_path / "run"
     args = ["train", "gymnax/CartPole-v1", "--steps", "1_000_000_000", "--out", str(path), *SMALL]
     process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -143,7 +147,7 @@ def test_interrupts_save_and_exit(number, code, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = proximo("train", "gymnax/CartPole-v1", "--out", tmp_path / "file" / "run", *SMALL)
     assert done.returncode == 2
@@ -151,7 +155,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_envs():
+def test_envs() -> None:
     done = proximo("envs", "pole")
     assert done.returncode == 0
     assert "gymnax/CartPole-v1" in done.stdout
@@ -159,7 +163,7 @@ def test_envs():
     assert "gymnax/Acrobot-v1" in proximo("envs").stdout
 
 
-def test_envs_names_what_is_missing(monkeypatch, capsys):
+def test_envs_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     absent = Family("nowhere", "package_that_is_not_there", "proximo.envs.nowhere", "games", extra="nowhere")
     monkeypatch.setitem(FAMILIES, "nowhere", absent)
     app(["envs", "CartPole"], standalone_mode=False)
@@ -168,14 +172,14 @@ def test_envs_names_what_is_missing(monkeypatch, capsys):
     assert "gymnax/CartPole-v1" in printed
 
 
-def test_settings():
+def test_settings() -> None:
     done = proximo("settings", "clip")
     assert done.returncode == 0
     assert "ppo.clip_epsilon" in done.stdout
     assert "0.2" in done.stdout
 
 
-def test_version_and_help():
+def test_version_and_help() -> None:
     assert proximo("--version").stdout.strip() == f"proximo {__version__}"
     assert "train" in proximo("--help").stdout
     shown = proximo("train", "--help").stdout

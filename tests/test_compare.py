@@ -1,27 +1,43 @@
 """From run directories to a comparison: what is read, how runs become trials, what the summary says."""
 
+from __future__ import annotations
+
 import csv
 import fcntl
 import json
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proximo import PPOTrainer, settings
 from proximo.errors import UserError
 from proximo.experiment.compare import gather, write_comparison
-from proximo.experiment.outcomes import Curve, read_outcome
+from proximo.experiment.outcomes import Curve, Outcome, read_outcome
 
 ENV = "gymnax/CartPole-v1"
 
 
-def write_run(path, seed=0, score=100.0, env=ENV, reason="budget", steps=1_000, evaluated=True, **overrides):
+def write_run(
+    path: Path,
+    seed: int = 0,
+    score: float = 100.0,
+    env: str = ENV,
+    reason: str | None = "budget",
+    steps: int = 1_000,
+    evaluated: bool = True,
+    **overrides: Any,
+) -> Path:
     """A run directory, with as much in it as a comparison reads."""
     path.mkdir(parents=True)
     values = {name.replace("__", "."): value for name, value in overrides.items()}
     config = settings.build({"seed": seed, "env.id": env} | values)
     (path / "config.yaml").write_text(settings.to_yaml(config))
-    rows = [{"update": u, "step": u * steps // 4, "recent/return_mean": score * u / 4} for u in range(1, 5)]
+    rows: list[dict[str, Any]] = [
+        {"update": u, "step": u * steps // 4, "recent/return_mean": score * u / 4} for u in range(1, 5)
+    ]
     rows[0]["recent/return_mean"] = None
     rows[1] |= {"eval/episodes": 10, "eval/return_mean": score / 2}
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -32,7 +48,7 @@ def write_run(path, seed=0, score=100.0, env=ENV, reason="budget", steps=1_000, 
     return path
 
 
-def write_experiment(folder, scores, **options):
+def write_experiment(folder: Path, scores: Mapping[str, Sequence[float | None]], **options: Any) -> Path:
     """`scores` by trial: one for each seed. Trials set the clip range."""
     runs = []
     for i, (trial, values) in enumerate(scores.items()):
@@ -46,14 +62,14 @@ def write_experiment(folder, scores, **options):
     return folder
 
 
-def read(path):
+def read(path: Path) -> Outcome:
     return read_outcome(path, "trial", {"ppo.gamma": 0.9}, ENV, 3)
 
 
 # Outcomes
 
 
-def test_a_complete_run(tmp_path):
+def test_a_complete_run(tmp_path: Path) -> None:
     found = read(write_run(tmp_path / "run", score=80.0))
     assert (found.state, found.score, found.steps, found.counts) == ("complete", 80.0, 1_000, True)
     assert (found.trial, found.env, found.seed, found.overrides) == ("trial", ENV, 3, {"ppo.gamma": 0.9})
@@ -61,7 +77,7 @@ def test_a_complete_run(tmp_path):
     assert found.curve == Curve((500, 750, 1000), (40, 60, 80), (500, 1000), (40, 80))
 
 
-def test_without_an_evaluation_the_recent_return_is_the_score(tmp_path):
+def test_without_an_evaluation_the_recent_return_is_the_score(tmp_path: Path) -> None:
     assert read(write_run(tmp_path / "run", score=80.0, evaluated=False)).score == 79.0
 
 
@@ -72,20 +88,20 @@ def test_without_an_evaluation_the_recent_return_is_the_score(tmp_path):
         (None, "stopped without an end"),
     ],
 )
-def test_states(tmp_path, reason, state):
+def test_states(tmp_path: Path, reason: str | None, state: str) -> None:
     found = read(write_run(tmp_path / "run", reason=reason))
     assert (found.state, found.steps, found.counts) == (state, 1_000, state == "complete")
     assert len(found.curve.steps) == 3
 
 
-def test_a_run_that_is_being_trained(tmp_path):
+def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run")
     with (path / "metrics.jsonl").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert (read(path).state, read(path).counts, read(path).score) == ("running", False, None)
 
 
-def test_what_is_missing_or_damaged_says_so(tmp_path):
+def test_what_is_missing_or_damaged_says_so(tmp_path: Path) -> None:
     assert (read(tmp_path / "never").state, read(tmp_path / "never").score) == ("missing", None)
     (tmp_path / "empty").mkdir()
     assert read(tmp_path / "empty").state == "missing"
@@ -101,7 +117,7 @@ def test_what_is_missing_or_damaged_says_so(tmp_path):
         assert (read(path).state, read(path).counts) == ("damaged", False), (file, text[:40])
 
 
-def test_the_last_row_may_be_half_written(tmp_path):
+def test_the_last_row_may_be_half_written(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", reason=None)
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 12')
@@ -109,7 +125,7 @@ def test_the_last_row_may_be_half_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_as_the_trainer_leaves_it(tmp_path):
+def test_a_run_as_the_trainer_leaves_it(tmp_path: Path) -> None:
     result = PPOTrainer(ENV, total_timesteps=2_048, eval_frequency=4, eval_episodes=2, out=tmp_path / "run").train()
     (found,) = gather([tmp_path / "run"])
     assert found == read_outcome(tmp_path / "run", found.trial, {}, ENV, 0)
@@ -122,11 +138,11 @@ def test_a_run_as_the_trainer_leaves_it(tmp_path):
 # Gathering
 
 
-def places(outcomes):
+def places(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
     return [(run.trial, run.env, run.seed) for run in outcomes]
 
 
-def test_an_experiments_runs_keep_their_trials(tmp_path):
+def test_an_experiments_runs_keep_their_trials(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "study", {"base": [1.0, 2.0], "wide": [3.0, None]})
     found = gather([folder])
     assert places(found) == [("base", ENV, 0), ("base", ENV, 1), ("wide", ENV, 0), ("wide", ENV, 1)]
@@ -135,7 +151,7 @@ def test_an_experiments_runs_keep_their_trials(tmp_path):
     assert len(gather([tmp_path, folder])) == 4, "found twice, and read once"
 
 
-def test_runs_are_grouped_by_what_differs(tmp_path):
+def test_runs_are_grouped_by_what_differs(tmp_path: Path) -> None:
     for seed in range(2):
         for clip in (0.1, 0.3):
             name = f"{clip}-{seed}"
@@ -147,7 +163,7 @@ def test_runs_are_grouped_by_what_differs(tmp_path):
     assert sorted(places(named)) == sorted(places(found))
 
 
-def test_environments_with_settings_of_their_own_are_no_trials(tmp_path):
+def test_environments_with_settings_of_their_own_are_no_trials(tmp_path: Path) -> None:
     for env, gamma in ((ENV, 0.9), ("gymnax/Acrobot-v1", 0.99)):
         for clip in (0.1, 0.3):
             path = tmp_path / f"{clip}-{env[7]}"
@@ -155,7 +171,7 @@ def test_environments_with_settings_of_their_own_are_no_trials(tmp_path):
     assert {run.trial for run in gather([tmp_path])} == {"clip_epsilon=0.1", "clip_epsilon=0.3"}
 
 
-def test_folders_name_their_trials(tmp_path):
+def test_folders_name_their_trials(tmp_path: Path) -> None:
     for folder, clip in (("old", 0.1), ("new", 0.3)):
         for seed in range(2):
             write_run(tmp_path / folder / str(seed), seed, ppo__clip_epsilon=clip)
@@ -172,14 +188,14 @@ def test_folders_name_their_trials(tmp_path):
     assert len({run.trial for run in gather([tmp_path / "a" / "same", tmp_path / "b" / "same"])}) == 2
 
 
-def test_trials_of_two_experiments_stay_apart(tmp_path):
+def test_trials_of_two_experiments_stay_apart(tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_experiment(tmp_path / name, {"base": [1.0], name: [2.0]})
     found = gather([tmp_path / "first", tmp_path / "second"])
     assert [run.trial for run in found] == ["first: base", "first", "second: base", "second"]
 
 
-def test_where_there_is_nothing(tmp_path):
+def test_where_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no .*nowhere; name a run"):
         gather([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="holds no runs"):
@@ -207,16 +223,16 @@ SCORES = {"base": [10.0, 20.0, 30.0, 40.0, 50.0], "wide": [60.0, 70.0, 80.0, 90.
 
 
 @pytest.fixture
-def no_drawing(monkeypatch):
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proximo.plots.charts.draw", lambda *_: {})
 
 
-def compare(folder, **options):
+def compare(folder: Path, **options: Any) -> Any:
     return write_comparison(gather([folder]), folder, "A study", **options)
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_the_summary_by_hand(tmp_path):
+def test_the_summary_by_hand(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "study", SCORES)
     summary = compare(folder, baseline="base")
     assert json.loads((folder / "summary.json").read_text()) == summary
@@ -236,14 +252,14 @@ def test_the_summary_by_hand(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_a_copy_of_a_trial_shows_no_difference(tmp_path):
+def test_a_copy_of_a_trial_shows_no_difference(tmp_path: Path) -> None:
     summary = compare(write_experiment(tmp_path / "study", {"one": SCORES["base"], "copy": SCORES["base"]}))
     (pair,) = summary["pairs"]
     assert (pair["probability"], pair["verdict"], pair["better"]) == (0.5, "no difference shown", None)
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_equal_experiments_differ_in_their_timing_alone(tmp_path):
+def test_equal_experiments_differ_in_their_timing_alone(tmp_path: Path) -> None:
     first = compare(write_experiment(tmp_path / "here", SCORES))
     folder = write_experiment(tmp_path / "far" / "away", SCORES)
     for path in folder.glob("runs/*/result.json"):
@@ -256,7 +272,7 @@ def test_equal_experiments_differ_in_their_timing_alone(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_runs_that_do_not_count_are_named_and_left_out(tmp_path):
+def test_runs_that_do_not_count_are_named_and_left_out(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "study", {"base": [*SCORES["base"], None], "wide": SCORES["wide"]})
     shutil.rmtree(folder / "runs" / "1-0")
     write_run(folder / "runs" / "1-0", 0, -1e9, reason="failed", ppo__clip_epsilon=0.2)
@@ -274,7 +290,7 @@ def test_runs_that_do_not_count_are_named_and_left_out(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_scores_of_environments_are_brought_to_one_scale(tmp_path):
+def test_scores_of_environments_are_brought_to_one_scale(tmp_path: Path) -> None:
     """Returns of 0 to 1,000 in one and -1 to 0 in the other: 0 to 1 in both."""
     other = "gymnax/Acrobot-v1"
     for seed in range(4):
@@ -296,7 +312,7 @@ def test_scores_of_environments_are_brought_to_one_scale(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_what_can_not_be_compared(tmp_path):
+def test_what_can_not_be_compared(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "study", {"base": [1.0], "wide": [None]})
     (pair,) = compare(folder)["pairs"]
     assert (pair["probability"], pair["verdict"]) == (None, "nothing to compare")
@@ -307,7 +323,7 @@ def test_what_can_not_be_compared(tmp_path):
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_equal_seeds_are_no_independent_runs(tmp_path):
+def test_equal_seeds_are_no_independent_runs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, 7)
     notes = compare(tmp_path)["notes"]

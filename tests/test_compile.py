@@ -1,7 +1,11 @@
 """The one cache: what is kept in it, by what, and what several threads get from it."""
 
+from __future__ import annotations
+
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -10,7 +14,7 @@ from proximo.compile import cached, key_of, settings_key
 from proximo.config import AgentsConfig, NetworkConfig
 
 
-def in_threads(function, count):
+def in_threads(function: Callable[[int], None], count: int) -> None:
     threads = [threading.Thread(target=function, args=[number]) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -18,15 +22,15 @@ def in_threads(function, count):
         thread.join()
 
 
-def test_what_several_threads_want_is_made_once():
+def test_what_several_threads_want_is_made_once() -> None:
     made, found, barrier = [], [], threading.Barrier(4)
 
-    def make():
+    def make() -> object:
         time.sleep(0.05)
         made.append(1)
         return object()
 
-    def want(_):
+    def want(_: int) -> None:
         barrier.wait()
         found.append(cached(("test", barrier), make))
 
@@ -38,27 +42,29 @@ def test_what_several_threads_want_is_made_once():
 class Unhurried:
     """Part of a key; whoever looks it up lets other threads go first."""
 
-    def __init__(self, number):
+    def __init__(self, number: int) -> None:
         self.number = number
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         time.sleep(1e-4)
         return self.number
 
-    def __eq__(self, other):
-        return self.number == other.number
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhurried) and self.number == other.number
 
 
-def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch):
+def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one: whatever a thread finds is pushed out by the next."""
     monkeypatch.setattr(proximo.compile, "MOST_KEPT", 1)
-    right, wrong = [], []
+    right: list[int] = []
+    wrong: list[object] = []
 
-    def want(number):
+    def want(number: int) -> None:
         for turn in range(30):
             key = (turn + number) % 3
             try:
-                (right if cached(("race", Unhurried(key)), lambda key=key: key) == key else wrong).append(key)
+                found = cached(("race", Unhurried(key)), partial(int, key))
+                (right if found == key else wrong).append(key)
             except Exception as error:
                 wrong.append(error)
 
@@ -68,33 +74,33 @@ def test_threads_get_what_they_ask_for_while_others_push_it_out(monkeypatch):
     assert len(proximo.compile._kept) == 1
 
 
-def test_what_was_asked_for_longest_ago_goes_first(monkeypatch):
+def test_what_was_asked_for_longest_ago_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proximo.compile, "MOST_KEPT", 2)
-    made = []
+    made: list[str] = []
     for name in ("a", "b", "a", "c", "a", "b"):
-        cached(("oldest", name), lambda name=name: made.append(name))
+        cached(("oldest", name), partial(made.append, name))
     assert made == ["a", "b", "c", "b"]
 
 
-def test_a_maker_that_fails_is_asked_again():
+def test_a_maker_that_fails_is_asked_again() -> None:
     key = ("test", object())
     with pytest.raises(ZeroDivisionError):
         cached(key, lambda: 1 // 0)
     assert cached(key, lambda: 3) == 3
 
 
-def test_without_a_key_everything_is_made_anew():
+def test_without_a_key_everything_is_made_anew() -> None:
     before = len(proximo.compile._kept)
     assert [cached(None, iter([number]).__next__) for number in (1, 2)] == [1, 2]
     assert len(proximo.compile._kept) == before
 
 
-def test_what_has_no_key_is_part_of_none():
+def test_what_has_no_key_is_part_of_none() -> None:
     assert key_of("program", ("policy",), (None, 3)) == ("program", ("policy",), (None, 3))
     assert key_of("program", None) is None
 
 
-def test_settings_are_keys_with_every_value_in_order():
+def test_settings_are_keys_with_every_value_in_order() -> None:
     members = [("a", ("x",)), ("b", ("y",))]
     one, other = (AgentsConfig(members=dict(pairs)) for pairs in (members, members[::-1]))
     assert one == other

@@ -1,6 +1,9 @@
 """Several spaces' actions at once: sums of their parts, against SciPy."""
 
+from __future__ import annotations
+
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,32 +57,32 @@ ENTROPIES = [
 MASK = jnp.array([[*[1, 1, 0], *[0, 1, 1, 1], *[1, 1], *[1, 0, 1]]], bool)
 
 
-def build(space, **network):
+def build(space: spaces.Space[Any], **network: Any) -> Any:
     return build_distribution(space, NetworkConfig(**network))
 
 
 COMPOSITE = build(SPACE)
 
 
-def test_parameters_end_with_all_deviations():
+def test_parameters_end_with_all_deviations() -> None:
     assert isinstance(COMPOSITE, Distribution)
     assert (COMPOSITE.num_params, COMPOSITE.num_log_std) == (len(HEADS) + 3, 3)
 
 
 @pytest.mark.slow
-def test_log_prob_is_the_sum_over_parts():
+def test_log_prob_is_the_sum_over_parts() -> None:
     np.testing.assert_allclose(COMPOSITE.log_prob(PARAMS, ACTION), [sum(LOG_PROBS)], rtol=1e-5)
 
 
-def test_entropy_is_the_sum_over_parts():
+def test_entropy_is_the_sum_over_parts() -> None:
     np.testing.assert_allclose(COMPOSITE.entropy(PARAMS), [sum(ENTROPIES)], rtol=1e-5)
 
 
-def test_mode_is_that_of_every_part():
+def test_mode_is_that_of_every_part() -> None:
     assert [part.tolist() for part in COMPOSITE.mode(PARAMS)] == [[0], [MEAN], [[0, 1]], [[0, 0]], [[RATIO]]]
 
 
-def test_masks_affect_only_their_part():
+def test_masks_affect_only_their_part() -> None:
     masked = {
         0: special.log_softmax(MOVE[:2])[1],
         2: np.log(special.expit(-0.5)),  # the first bit is sure, the second 0
@@ -98,7 +101,7 @@ def test_masks_affect_only_their_part():
     assert [part.tolist() for part in COMPOSITE.mode(PARAMS, MASK)] == [[0], [MEAN], [[1, 1]], [[0, 0]], [[RATIO]]]
 
 
-def test_sampled_parts_are_distributed_as_they_should():
+def test_sampled_parts_are_distributed_as_they_should() -> None:
     num = 20_000
     params, mask = jnp.broadcast_to(PARAMS, (num, PARAMS.shape[1])), jnp.broadcast_to(MASK, (num, MASK.shape[1]))
     noise = COMPOSITE.noise(jax.random.key(0), (num,))
@@ -111,7 +114,7 @@ def test_sampled_parts_are_distributed_as_they_should():
         assert stats.kstest(column, stats.norm(mean, std).cdf).pvalue > 0.01
 
 
-def test_parts_have_noise_of_their_own():
+def test_parts_have_noise_of_their_own() -> None:
     composite = build(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2), spaces.Box(-1, 1, (1,))]))
     first, second, third = composite.noise(jax.random.key(0), (100, 500))
     assert first.shape == second.shape == (100, 500)
@@ -119,7 +122,7 @@ def test_parts_have_noise_of_their_own():
     assert np.abs(np.corrcoef(columns) - np.eye(3)).max() < 0.02  # 4.5 deviations of 1/sqrt(50,000)
 
 
-def test_actions_are_nested_like_the_space():
+def test_actions_are_nested_like_the_space() -> None:
     action = COMPOSITE.to_env(ACTION)
     plain = jax.tree.map(lambda leaf: leaf.tolist(), action)
     # -1..1 onto -1..3: 0.1 is 1.2, and 1.5 clipped.
@@ -131,14 +134,15 @@ def test_actions_are_nested_like_the_space():
     assert SPACE.contains(single)
 
 
-def test_a_composite_can_be_compared_and_hashed():
+def test_a_composite_can_be_compared_and_hashed() -> None:
     assert build(SPACE) == COMPOSITE
     assert hash(COMPOSITE) == hash(build(SPACE))
-    assert build(spaces.Dict({0: spaces.Discrete(2)})) != build(spaces.Tuple([spaces.Discrete(2)]))
+    numbered: dict[Any, spaces.Space[Any]] = {0: spaces.Discrete(2)}
+    assert build(spaces.Dict(numbered)) != build(spaces.Tuple([spaces.Discrete(2)]))
 
 
-def test_leading_axes_are_kept():
-    def shapes(params, mask):
+def test_leading_axes_are_kept() -> None:
+    def shapes(params: Any, mask: Any) -> tuple[Any, Any, Any]:
         action = COMPOSITE.sample(params, COMPOSITE.noise(jax.random.key(0), (2, 5)), mask)
         log_prob, entropy = COMPOSITE.log_prob(params, action, mask), COMPOSITE.entropy(params, mask)
         return log_prob, entropy, COMPOSITE.to_env(action)["arm"][0]
@@ -147,7 +151,7 @@ def test_leading_axes_are_kept():
     assert [leaf.shape for leaf in found] == [(2, 5), (2, 5), (2, 5, 2)]
 
 
-def test_squashing_applies_to_every_box():
+def test_squashing_applies_to_every_box() -> None:
     space = spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(2)])
     assert isinstance(build(space), Composite)
     kinds = {"gaussian": Gaussian, "tanh_gaussian": TanhGaussian, "beta": Beta}
@@ -156,9 +160,10 @@ def test_squashing_applies_to_every_box():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", [{"continuous": "beta"}, {"std": "state"}], ids=str)
-def test_parts_without_free_deviations(network):
+def test_parts_without_free_deviations(network: dict[str, Any]) -> None:
     """Then all parameters are the heads', part by part."""
-    aim, choice = spaces.Box(-1, 3, (2,)), spaces.Discrete(2)
+    aim: spaces.Space[Any] = spaces.Box(-1, 3, (2,))
+    choice: spaces.Space[Any] = spaces.Discrete(2)
     composite, alone = build(spaces.Tuple([aim, choice]), **network), build(aim, **network)
     assert (composite.num_params, composite.num_log_std) == (6, 0)
     params = jnp.array([[0.5, -1.0, 0.25, 2.0, 0.3, -0.7]])
@@ -174,12 +179,12 @@ def test_parts_without_free_deviations(network):
 @pytest.mark.parametrize(
     "inner", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Discrete(2), None)], ids=str
 )
-def test_a_part_that_cannot_be_trained_is_named(inner):
+def test_a_part_that_cannot_be_trained_is_named(inner: spaces.Space[Any]) -> None:
     with pytest.raises(UserError, match=re.escape(f"['a'][1] of the space {inner}")):
         build(spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), inner])))
 
 
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple([]), spaces.Box(-1, 1, (0,))], ids=str)
-def test_an_empty_space_is_refused(space):
+def test_an_empty_space_is_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(UserError, match="nothing to decide"):
         build(space)

@@ -1,6 +1,10 @@
 """What a run shows."""
 
+from __future__ import annotations
+
 import io
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console as Rich
@@ -41,27 +45,27 @@ RECORD = {
 CONFIG = settings.build({"stop.target_reward": 475.0, "train.total_timesteps": 130_720})
 
 
-def drawn(what, terminal=True):
+def drawn(what: Any, terminal: bool = True) -> str:
     out = io.StringIO()
     Rich(file=out, force_terminal=terminal, width=120, color_system=None, highlight=False).print(what)
     return out.getvalue()
 
 
-def test_sparkline():
+def test_sparkline() -> None:
     assert sparkline([]) == ""
     assert sparkline([3.0]) == "▁"
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0]) == "▁▁"
     assert len(sparkline(list(range(1000)))) == 40
     assert sparkline(list(range(1000)))[0] + sparkline(list(range(1000)))[-1] == "▁█"
-    values = []
+    values: list[float] = []
     for value in range(100_000):
         values = thinned([*values, value])
     assert 160 <= len(values) < 320
     assert values[0] == 0
 
 
-def test_the_live_block_has_it_all():
+def test_the_live_block_has_it_all() -> None:
     parts = {"time/environment": 0.01, "time/policy": 0.01, "time/learning": 0.02}
     text = drawn(live_block(RECORD | parts, [10.0, 187.25], CONFIG))
     for piece in (
@@ -79,17 +83,17 @@ def test_the_live_block_has_it_all():
     assert "environment" not in drawn(live_block(RECORD, [], CONFIG)), "one program cannot be taken apart"
 
 
-def test_numbers_that_are_not_there():
+def test_numbers_that_are_not_there() -> None:
     missing = RECORD | dict.fromkeys(("recent/return_mean", "loss/objective", "ppo/approx_kl", "ppo/clip_fraction"))
     assert "return  -" in drawn(live_block(missing, [], CONFIG))
     assert "return -" in progress_line(missing, CONFIG)
     assert "approx_kl:          -" in log_block(missing, CONFIG)
 
 
-def test_plain_lines_without_a_terminal():
+def test_plain_lines_without_a_terminal() -> None:
     out = io.StringIO()
     display = Display(rich=Rich(file=out, force_terminal=False, width=200))
-    display.start(CONFIG, "runs/x")
+    display.start(CONFIG, Path("runs/x"))
     with display:
         display.show([RECORD])
         display.show([RECORD | {"step": 31_000}])  # too soon for another line
@@ -97,10 +101,10 @@ def test_plain_lines_without_a_terminal():
     assert "30,720 / 130,720 steps   return 187.2   20,000 steps/s   5 s left" in out.getvalue()
 
 
-def test_verbose_prints_every_update():
+def test_verbose_prints_every_update() -> None:
     out = io.StringIO()
     display = Display(verbose=True, rich=Rich(file=out, force_terminal=True, width=200))
-    display.start(CONFIG, "runs/x")
+    display.start(CONFIG, Path("runs/x"))
     with display:
         display.show([RECORD, RECORD])
     assert out.getvalue().count("TRAINER STATISTICS") == 2
@@ -108,7 +112,7 @@ def test_verbose_prints_every_update():
         assert f"{name}:" in out.getvalue()
 
 
-def test_numbers_for_people():
+def test_numbers_for_people() -> None:
     assert [number(value) for value in (None, float("nan"), 0.001234, 12.34, 12345.6)] == [
         "-",
         "-",
@@ -132,6 +136,6 @@ def test_numbers_for_people():
         ({"max_seconds": 2.5}, {"total_steps": 999}, "The budget is used up: train.max_seconds=2.5."),
     ],
 )
-def test_the_budget_that_ended_a_run_is_named(train, result, said):
+def test_the_budget_that_ended_a_run_is_named(train: dict[str, Any], result: dict[str, Any], said: str) -> None:
     config = build(from_keywords({"total_timesteps": 1000} | train))
     assert spent({"episodes": 3, "total_steps": 1024} | result, config) == said

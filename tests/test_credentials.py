@@ -1,7 +1,10 @@
 """Users and passwords in addresses: used, and never written or shown."""
 
+from __future__ import annotations
+
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from proximo.credentials import login, redacted, variables, with_login, without_
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch):
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_known", {})
     for name in (credentials.USERNAME, credentials.PASSWORD):
         monkeypatch.delenv(name, raising=False)
@@ -29,7 +32,7 @@ def alone(monkeypatch):
         ("http://token@host", "http://host", "token", ""),
     ],
 )
-def test_addresses_are_kept_without_their_users(uri, bare, user, password):
+def test_addresses_are_kept_without_their_users(uri: str, bare: str, user: str, password: str) -> None:
     assert without_login(uri) == bare
     assert without_login(bare) == bare
     assert login(bare) == (user, password)
@@ -40,14 +43,14 @@ def test_addresses_are_kept_without_their_users(uri, bare, user, password):
 @pytest.mark.parametrize(
     "uri", ["sqlite:////home/me@work/a:b.db", "http://host:5000", "databricks", "", "file:///a@b", "x@y", "://"]
 )
-def test_other_addresses_stay(uri):
+def test_other_addresses_stay(uri: str) -> None:
     assert without_login(uri) == uri
     assert login(uri) is None
     assert variables(uri) == {}
     assert redacted(uri) == uri
 
 
-def test_databases_are_connected_to_with_their_user(monkeypatch):
+def test_databases_are_connected_to_with_their_user(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = without_login("postgresql://me:s/e@t@host/db")
     assert with_login(bare) == "postgresql://me:s%2Fe%40t@host/db"
     assert with_login("postgresql://other/db") == "postgresql://other/db"
@@ -58,7 +61,7 @@ def test_databases_are_connected_to_with_their_user(monkeypatch):
     assert with_login("sqlite:///x.db") == "sqlite:///x.db"
 
 
-def test_no_setting_holds_a_password(tmp_path, monkeypatch):
+def test_no_setting_holds_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     uri = "http://me:p/w@x@host:5000"
     (tmp_path / "given.yaml").write_text(f"track: {{tracking_uri: '{uri}'}}")

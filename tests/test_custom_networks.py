@@ -1,7 +1,13 @@
 """A distribution of a user's own; networks are in test_networks and test_policy."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import pytest
 from gymnasium import spaces
@@ -19,22 +25,24 @@ from proximo.policy.policy import shared_policy
 class Bounded(Categorical):
     """Logits between -3 and 3: of two actions, none is less likely than 1 / (1 + e^6)."""
 
-    def log_prob(self, params, action, mask=None):
+    def log_prob(self, params: jax.Array, action: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return super().log_prob(3 * jnp.tanh(params / 3), action, mask)
 
-    def sample(self, params, noise, mask=None):
+    def sample(self, params: jax.Array, noise: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return super().sample(3 * jnp.tanh(params / 3), noise, mask)
 
-    def entropy(self, params, mask=None):
+    def entropy(self, params: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return super().entropy(3 * jnp.tanh(params / 3), mask)
 
 
-def bounded(space, settings):
+def bounded(space: spaces.Space[Any], settings: dict[str, Any]) -> Bounded:
+    assert isinstance(space, spaces.Discrete)
     return Bounded(int(space.n), int(space.start))
 
 
-def test_a_policy_with_a_distribution_of_its_own_has_no_key():
-    given = (spaces.Box(-1, 1, (2,)), spaces.Discrete(2), NetworkConfig(), NormalizeConfig())
+def test_a_policy_with_a_distribution_of_its_own_has_no_key() -> None:
+    moves: spaces.Space[Any] = spaces.Discrete(2)
+    given = (spaces.Box(-1, 1, (2,)), moves, NetworkConfig(), NormalizeConfig())
     policy = shared_policy(*given, own_parts(None, bounded))
     assert isinstance(policy.distribution, Bounded)
     assert policy.key is None
@@ -51,12 +59,12 @@ def test_a_policy_with_a_distribution_of_its_own_has_no_key():
         ),
     ],
 )
-def test_what_is_no_distribution_is_refused(distribution, sentence):
+def test_what_is_no_distribution_is_refused(distribution: Callable[..., Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         PPOAgent(observation_dim=2, action_dim=2, distribution=distribution)
 
 
-def test_an_agent_with_a_distribution_of_its_own_is_loaded_with_it(tmp_path):
+def test_an_agent_with_a_distribution_of_its_own_is_loaded_with_it(tmp_path: Path) -> None:
     agent = PPOAgent(observation_dim=2, action_dim=2, distribution=bounded)
     file = agent.save(tmp_path / "agent")
     with pytest.raises(UserError, match="Its distribution of actions is not a built-in one: hand in again"):
@@ -70,9 +78,11 @@ def test_an_agent_with_a_distribution_of_its_own_is_loaded_with_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["compiled", "host"])
-def test_a_distribution_of_its_own_is_trained_and_goes_on(env, tmp_path):
+def test_a_distribution_of_its_own_is_trained_and_goes_on(env: str, tmp_path: Path) -> None:
     source = probes.MatchTheCue() if env == "compiled" else "CartPole-v1"
-    few = dict(num_envs=4, rollout_length=8, minibatch_size=16, total_timesteps=64, eval_frequency=0, eval_episodes=2)
+    few: dict[str, Any] = dict(
+        num_envs=4, rollout_length=8, minibatch_size=16, total_timesteps=64, eval_frequency=0, eval_episodes=2
+    )
     one = PPOTrainer(source, out=tmp_path / "run", preset=False, distribution=bounded, hidden_sizes=[4], **few)
     one.train()
     resumed = PPOTrainer.resume(tmp_path / "run", source, steps=32, distribution=bounded)

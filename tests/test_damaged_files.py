@@ -1,5 +1,7 @@
 """Files that are damaged, forged or something else: refused in words, and nothing in them is ever run."""
 
+from __future__ import annotations
+
 import copy
 import json
 import os
@@ -11,8 +13,11 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,13 +34,13 @@ from proximo.run_dir import tensors
 from proximo.train import checkpoint, counters
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
-SETTINGS = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16)
+SETTINGS: dict[str, Any] = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16)
 pytestmark = pytest.mark.slow
 LOADERS = {"policy": load_policy, "checkpoint": load_checkpoint}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A policy, and the folders of a compiled and a host run that each stopped half way."""
     folder = tmp_path_factory.mktemp("whole")
     runs = {"compiled": "gymnax/CartPole-v1", "host": "CartPole-v1"}
@@ -58,8 +63,12 @@ def whole(tmp_path_factory):
     return found
 
 
-def assert_refused(cases, path):
-    """Write each case (its name, what to load it as, what writes it) to `path`; loading it must fail in words."""
+Case = tuple[str, Iterable[str], Callable[[Path], Any]]
+"""Its name, what to load it as, what writes it."""
+
+
+def assert_refused(cases: Iterable[Case], path: Path) -> None:
+    """Write each case to `path`; loading it must fail in words."""
     found = []
     for name, kinds, write in cases:
         write(path)
@@ -70,15 +79,15 @@ def assert_refused(cases, path):
 # Damage: every bit of a file is covered by its checksum.
 
 
-def flipped(data, place, bit):
+def flipped(data: bytes, place: int, bit: int) -> bytes:
     return data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
 
 
-def overwritten(data, place, new):
+def overwritten(data: bytes, place: int, new: bytes) -> bytes:
     return data[:place] + new + data[place + len(new) :]
 
 
-def damages(data, rng):
+def damages(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
     """Named ways to damage a file; the same number of them for every file."""
     header = 8 + int.from_bytes(data[:8], "little")
     spots = {"the header": (8, header), "the data": (header, len(data))}
@@ -112,24 +121,26 @@ NUM_DAMAGES = 64 + 100 + 9 + 10 + 2 + 6 + 3 + 2
 
 
 @pytest.mark.parametrize("kind", ["policy", "checkpoint", "host_checkpoint"])
-def test_damage_is_found(whole, tmp_path, kind):
+def test_damage_is_found(whole: SimpleNamespace, tmp_path: Path, kind: str) -> None:
     data = getattr(whole, kind).read_bytes()
     cases = [(name, bad) for name, bad in damages(data, random.Random(0)) if bad != data]
     assert len(cases) >= NUM_DAMAGES - 5  # bytes may be overwritten with what they were
     load = kind.removeprefix("host_")
-    writers = [(name, [load], lambda path, bad=bad: path.write_bytes(bad)) for name, bad in cases]
+    writers = [(name, [load], partial(Path.write_bytes, data=bad)) for name, bad in cases]
     assert_refused(writers, tmp_path / "file.safetensors")
 
 
 # Forgeries: the checksum is right.
 
 GONE = object()
+Change = Callable[[dict[str, np.ndarray], Any], Any]
+"""What a forger does to the arrays of a file, and to what it says of itself."""
 
 
-def put(where, value):
+def put(where: str, value: Any) -> Change:
     """In the description, at a path such as `config/ppo/gamma`, something else."""
 
-    def change(held, meta):
+    def change(held: dict[str, np.ndarray], meta: Any) -> None:
         *parts, last = where.split("/")
         for part in parts:
             meta = meta[part]
@@ -141,18 +152,18 @@ def put(where, value):
     return change
 
 
-def tensor(name, make):
+def tensor(name: str, make: Callable[[np.ndarray], Any]) -> Change:
     """Another array under a name that contains `name`."""
 
-    def change(held, meta):
+    def change(held: dict[str, np.ndarray], meta: Any) -> None:
         found = next(key for key in sorted(held) if name in key)
         held[found] = make(held[found])
 
     return change
 
 
-def renamed(name, new):
-    def change(held, meta):
+def renamed(name: str, new: str | None) -> Change:
+    def change(held: dict[str, np.ndarray], meta: Any) -> None:
         found = next(key for key in sorted(held) if name in key)
         array = held.pop(found)
         if new is not None:
@@ -161,22 +172,22 @@ def renamed(name, new):
     return change
 
 
-def extra(name):
+def extra(name: str) -> Change:
     return lambda held, meta: held.update({name: np.zeros(3, np.float32)})
 
 
-def box(**changes):
+def box(**changes: Any) -> dict[str, Any]:
     return {"type": "Box", "low": [-1], "high": [1], "shape": [4], "dtype": "float32"} | changes
 
 
-def nested(depth, kind="Dict"):
+def nested(depth: int, kind: str = "Dict") -> dict[str, Any]:
     space = box()
     for _ in range(depth):
         space = {"type": kind, "spaces": [["x", space]] if kind == "Dict" else [space]}
     return space
 
 
-SPACES = {
+SPACES: dict[str, Any] = {
     "unknown type": {"type": "Teapot"},
     "no type": {},
     "null": None,
@@ -257,7 +268,7 @@ SETTINGS_BOMBS = {
     "10**18 environments": {"env": {"num_envs": 10**18 + 1}, "ppo": {"minibatch_size": 7}},
 }
 
-CONFIGS = {
+CONFIGS: dict[str, Any] = {
     "a list": [],
     "null": None,
     "a text": "ppo",
@@ -324,7 +335,7 @@ FORGED_POLICIES = {
     **{f"action space: {name}": put("action_space", value) for name, value in SPACES.items()},
 }
 
-WRONG_NUMBERS = {
+WRONG_NUMBERS: dict[str, list[Any]] = {
     "updates": ["1", None, -1, 1.5, True, [], 10**30, float("nan")],
     "steps": ["16", -16, None, float("inf")],
     "episodes": [-1, {}],
@@ -346,6 +357,10 @@ WRONG_NUMBERS = {
     "unfinished": [{}, [], "row", {"update": 1}, {"update": 1, "step": 16, "episode": 0}],
 }
 
+NO_AGENTS: list[Any] = [None, [], "PPO", {}]
+NO_HISTORY: list[Any] = [None, [], "long"]
+NO_COUNT: list[Any] = [1, -1, 10**12, True, "0", [], 0.0]
+
 FORGED_CHECKPOINTS = {
     **{name: change for name, change in DAMAGED_ARRAYS.items() if name != "a tensor renamed"},
     **{f"without {key}": put(key, GONE) for key in ("config", "agents", "by_id", "history", "envs")},
@@ -356,7 +371,7 @@ FORGED_CHECKPOINTS = {
         for value in values
     },
     **{f"settings: {name}": put("config", value) for name, value in CONFIGS.items() if "another" not in name},
-    **{f"agents: {value}": put("agents", value) for value in (None, [], "PPO", {})},
+    **{f"agents: {value}": put("agents", value) for value in NO_AGENTS},
     **{f"agents by group: {value}": put("agents/agent", value) for value in (None, [], "PPO", {}, GONE)},
     **{
         f"agent's networks: {name}": put("agents/agent/networks", value)
@@ -365,8 +380,8 @@ FORGED_CHECKPOINTS = {
     },
     "agent's space": put("agents/agent/observation_space", SPACES["another box"]),
     **{f"by id: {value}": put("by_id", value) for value in (None, 1, "yes")},
-    **{f"history: {value}": put("history", value) for value in (None, [], "long")},
-    **{f"envs: {value}": put("envs", value) for value in (1, -1, 10**12, True, "0", [], 0.0)},
+    **{f"history: {value}": put("history", value) for value in NO_HISTORY},
+    **{f"envs: {value}": put("envs", value) for value in NO_COUNT},
     "an environment too many": extra("env/0"),
     "two nobody counts": lambda held, meta: held.update({f"env/{i}": np.zeros(3, np.uint8) for i in range(2)}),
     "environments of floats": lambda held, meta: (
@@ -388,7 +403,7 @@ FORGED_CHECKPOINTS = {
 }
 
 
-def forged(whole, kind, change, path):
+def forged(whole: SimpleNamespace, kind: str, change: Change, path: Path) -> None:
     """Write what `change` makes of the whole file, with a checksum that is right."""
     held, meta = tensors.read(getattr(whole, kind), kind.removeprefix("host_"))
     held, meta = dict(held), copy.deepcopy(meta)
@@ -399,7 +414,9 @@ def forged(whole, kind, change, path):
 FORMATS = {"policy": "proximo-policy-1", "checkpoint": "proximo-checkpoint-3"}
 
 
-def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_path, monkeypatch):
+def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
+    whole: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first version did not know how many steps were taken."""
     held, meta = tensors.read(whole.checkpoint, "checkpoint")
     monkeypatch.setattr(tensors, "VERSIONS", {})
@@ -412,7 +429,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(whole, tmp_pat
     )
 
 
-def forged_text(held, kind, text, path):
+def forged_text(held: dict[str, np.ndarray], kind: str, text: str, path: Path) -> None:
     """As `tensors.write`, with a description that need not be one."""
     ordered = {name: held[name] for name in sorted(held)}
     header = f'{{"format": "{FORMATS[kind]}", "sha256": "{tensors.digest(ordered, text)}", "meta": {text}}}'
@@ -422,7 +439,7 @@ def forged_text(held, kind, text, path):
 @pytest.mark.parametrize(
     ("kind", "changes"), [("policy", FORGED_POLICIES), ("checkpoint", FORGED_CHECKPOINTS)], ids=["policy", "checkpoint"]
 )
-def test_forgeries_are_refused(whole, tmp_path, kind, changes):
+def test_forgeries_are_refused(whole: SimpleNamespace, tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
     cases = [
         (name, [kind], lambda path, change=change: forged(whole, kind, change, path))
         for name, change in changes.items()
@@ -430,7 +447,7 @@ def test_forgeries_are_refused(whole, tmp_path, kind, changes):
     assert_refused(cases, tmp_path / "file.safetensors")
 
 
-def deep(text, depth):
+def deep(text: str, depth: int) -> str:
     return text[0] * depth + text[1] * depth
 
 
@@ -467,24 +484,22 @@ HEADERS = {
 }
 
 
-def test_descriptions_that_are_none_are_refused(whole, tmp_path):
+def test_descriptions_that_are_none_are_refused(whole: SimpleNamespace, tmp_path: Path) -> None:
     held = tensors.read(whole.policy, "policy")[0]
-    cases = [
-        (name, [kind], lambda path, text=text, kind=kind: forged_text(held, kind, text, path))
-        for name, text in TEXTS.items()
-        for kind in LOADERS
+    cases: list[Case] = [
+        (name, [kind], partial(forged_text, held, kind, text)) for name, text in TEXTS.items() for kind in LOADERS
     ]
     cases += [
-        (name, LOADERS, lambda path, text=text: path.write_bytes(safetensors.numpy.save(held, {"proximo": text})))
+        (name, LOADERS, partial(Path.write_bytes, data=safetensors.numpy.save(held, {"proximo": text})))
         for name, text in HEADERS.items()
     ]
     assert_refused(cases, tmp_path / "file.safetensors")
 
 
-def test_large_claims_are_refused_without_large_memory(whole, tmp_path):
+def test_large_claims_are_refused_without_large_memory(whole: SimpleNamespace, tmp_path: Path) -> None:
     files = []
 
-    def new(name):
+    def new(name: str) -> Path:
         files.append(tmp_path / f"{name.replace('/', ' ')}.safetensors")
         return files[-1]
 
@@ -550,19 +565,19 @@ TENSOR_BOMBS = {
 class Opens:
     """A pickle that makes a file when it is loaded."""
 
-    def __init__(self, marker, how):
+    def __init__(self, marker: object, how: str) -> None:
         self.call = (os.system, (f"touch '{marker}'",)) if how == "system" else (open, (str(marker), "w"))
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return self.call
 
 
-def zipped(path, name, data):
+def zipped(path: Path, name: str, data: bytes) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, data)
 
 
-def zip_bomb(path):
+def zip_bomb(path: Path) -> None:
     """A gigabyte of zeros."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -571,13 +586,13 @@ def zip_bomb(path):
         archive.filelist[0].compress_type, archive.filelist[0].file_size = zipfile.ZIP_DEFLATED, 2**30
 
 
-def foreign_files(whole, folder):
+def foreign_files(whole: SimpleNamespace, folder: Path) -> dict[str, Callable[[Path], Any]]:
     """Writers of files of others; what loads them must not make `folder/marker`."""
     marker = folder / "marker"
     bombs = {how: pickle.dumps(Opens(marker, how)) for how in ("system", "open")}
     objects = np.array([Opens(marker, "open")], object)
 
-    def policy_data():
+    def policy_data() -> dict[str, np.ndarray]:
         return tensors.read(whole.policy, "policy")[0]
 
     return {
@@ -607,14 +622,19 @@ NUM_FOREIGN = 17 + 2 + 3
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-def test_other_files_are_refused_and_nothing_in_them_is_run(whole, tmp_path):
-    cases = [(name, LOADERS, write) for name, write in foreign_files(whole, tmp_path).items()]
+def test_other_files_are_refused_and_nothing_in_them_is_run(whole: SimpleNamespace, tmp_path: Path) -> None:
+    cases: list[Case] = [(name, LOADERS, write) for name, write in foreign_files(whole, tmp_path).items()]
     cases.append(("a policy", ["checkpoint"], lambda path: shutil.copy(whole.policy, path)))
     cases.append(("a checkpoint", ["policy"], lambda path: shutil.copy(whole.checkpoint, path)))
     path = tmp_path / "file"
+
+    def folder_instead(path: Path) -> None:
+        path.unlink()
+        path.mkdir()
+
     cases.append(("no file", LOADERS, lambda path: path.unlink()))
     cases.append(("a link to nowhere", LOADERS, lambda path: path.symlink_to("nowhere")))
-    cases.append(("a folder", LOADERS, lambda path: (path.unlink(), path.mkdir())))
+    cases.append(("a folder", LOADERS, folder_instead))
     assert len(cases) == NUM_FOREIGN
     assert_refused(cases, path)
     assert not (tmp_path / "marker").exists()
@@ -636,7 +656,7 @@ CLASSES = (
 )
 
 
-def forged_states(data, rng):
+def forged_states(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
     """Bytes of an environment's state that must not be taken, by name."""
     yield "nothing", b""
     yield "a pickle", pickle.dumps([1])
@@ -648,20 +668,20 @@ def forged_states(data, rng):
     yield "10,000 lists", data[:8] + (20_000).to_bytes(8, "little") + deep("[]", 10_000).encode()
     for name in CLASSES:
 
-        def edited(change):
+        def edited(change: Callable[[Any], Any]) -> bytes:
             state = decode(data)
             change(state["nodes"])
             return encode(state)
 
-        def first(nodes, name=name):
+        def first(nodes: Any, name: str = name) -> None:
             nodes[0][1] = name
 
-        def another(nodes, name=name):
+        def another(nodes: Any, name: str = name) -> None:
             next(iter(node for node in nodes if node[0] == "object"))[2]["teapot"] = ["node", len(nodes)]
             nodes.append(["object", name, {"args": "touch marker"}])
 
-        def member(kind, *rest):
-            def change(nodes):
+        def member(kind: str, *rest: Any) -> Callable[[Any], None]:
+            def change(nodes: Any) -> None:
                 nodes[0][2]["teapot"] = [kind, *rest]
 
             return change
@@ -677,14 +697,16 @@ NUM_STATES = 12 + 5 * len(CLASSES)
 
 
 @pytest.fixture
-def cart_pole():
+def cart_pole() -> Iterator[gymnasium.Env[Any, Any]]:
     env = gymnasium.make("CartPole-v1")
     env.reset(seed=0)
     yield env
     env.close()
 
 
-def test_forged_states_of_environments_are_refused(cart_pole, tmp_path, monkeypatch):
+def test_forged_states_of_environments_are_refused(
+    cart_pole: gymnasium.Env[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     data = captured(cart_pole)
     restore(cart_pole, data)
@@ -704,7 +726,7 @@ def test_forged_states_of_environments_are_refused(cart_pole, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_damaged_states_of_environments_do_nothing_else(cart_pole):
+def test_damaged_states_of_environments_do_nothing_else(cart_pole: gymnasium.Env[Any, Any]) -> None:
     data, rng = captured(cart_pole), random.Random(0)
     refused = 0
     for _ in range(100):
@@ -718,7 +740,7 @@ def test_damaged_states_of_environments_do_nothing_else(cart_pole):
 # Resuming: what shows only when the program is there.
 
 
-def half_run(folder, path):
+def half_run(folder: Path, path: Path) -> tuple[Any, Any]:
     shutil.copytree(folder, path)
     return path, checkpoint.newest(path)
 
@@ -733,7 +755,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_resuming_refuses_a_state_that_does_not_fit(whole, tmp_path, name):
+def test_resuming_refuses_a_state_that_does_not_fit(whole: SimpleNamespace, tmp_path: Path, name: str) -> None:
     run, file = half_run(whole.half, tmp_path / "run")
     forged(whole, "checkpoint", RESUMED[name], file)
     with pytest.raises(UserError) as caught:
@@ -742,29 +764,29 @@ def test_resuming_refuses_a_state_that_does_not_fit(whole, tmp_path, name):
     assert not (run / "result.json").exists()
 
 
-def random_envs(data):
+def random_envs(data: bytes) -> bytes:
     return random.Random(0).randbytes(len(data))
 
 
-def cut_envs(data):
+def cut_envs(data: bytes) -> bytes:
     return data[:-1]
 
 
-def evil_envs(data):
+def evil_envs(data: bytes) -> bytes:
     inner, *counts = decode(data)
     forgeries = dict(forged_states(inner, random.Random(0)))
     return encode([forgeries["os:system as an attribute"], *counts])
 
 
-def pickled_envs(data):
+def pickled_envs(data: bytes) -> bytes:
     return pickle.dumps(Opens("marker", "system"))
 
 
-def endless_envs(data):
+def endless_envs(data: bytes) -> bytes:
     return encode([decode(data)[0], 10**30, 10**30, -1, 10**30])
 
 
-def negative_envs(data):
+def negative_envs(data: bytes) -> bytes:
     return encode([decode(data)[0], -5, -5, -5, -5])
 
 
@@ -773,11 +795,13 @@ OTHER_COUNTS = [endless_envs, negative_envs]  # of which nobody can know that th
 
 
 @pytest.mark.parametrize("forge", FORGED_ENVS + OTHER_COUNTS)
-def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeypatch, forge):
+def test_resuming_with_forged_environments_runs_nothing(
+    whole: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forge: Callable[[bytes], bytes]
+) -> None:
     monkeypatch.chdir(tmp_path)
     run, file = half_run(whole.host_half, tmp_path / "run")
 
-    def change(held, meta):
+    def change(held: dict[str, np.ndarray], meta: Any) -> None:
         for env in range(2):
             held[f"env/{env}"] = np.frombuffer(forge(held[f"env/{env}"].tobytes()), np.uint8)
 
@@ -792,24 +816,24 @@ def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeyp
 # The command line.
 
 
-def proximo(*args):
+def proximo(*args: object) -> subprocess.CompletedProcess[str]:
     code = "from proximo.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
 
 
-def spoil(path):
+def spoil(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(flipped(data, len(data) - 3, 2))
 
 
-def assert_one_sentence(done):
+def assert_one_sentence(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
     assert "checksum is wrong" in done.stderr
 
 
-def test_commands_say_what_is_damaged(whole, tmp_path):
+def test_commands_say_what_is_damaged(whole: SimpleNamespace, tmp_path: Path) -> None:
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(run / "models" / "final_actor.safetensors")
     assert_one_sentence(proximo("evaluate", run))
@@ -822,7 +846,7 @@ def test_commands_say_what_is_damaged(whole, tmp_path):
     assert all(path.read_bytes() == data for path, data in before.items() if path.parent.name != "checkpoints")
 
 
-def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path):
+def test_resume_goes_on_from_the_checkpoint_before(whole: SimpleNamespace, tmp_path: Path) -> None:
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(checkpoint.newest(run))
     done = proximo("resume", run)
@@ -833,7 +857,7 @@ def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path):
     assert result["resumed"] == [{"step": 16, "exact": True}]
 
 
-def test_there_are_many_cases():
+def test_there_are_many_cases() -> None:
     bombs = 2 * len(BOMBS) + 2 * len(SETTINGS_BOMBS) + len(TENSOR_BOMBS)
     forgeries = len(FORGED_POLICIES) + len(FORGED_CHECKPOINTS) + 2 * len(TEXTS) + len(HEADERS) + len(RESUMED)
     assert 3 * NUM_DAMAGES + forgeries + bombs + NUM_FOREIGN + NUM_STATES >= 200

@@ -1,8 +1,11 @@
 """The folder of a run as it is taken and written: by one process, and never outside of it."""
 
+from __future__ import annotations
+
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -11,28 +14,28 @@ from proximo.errors import UserError
 from proximo.run_dir.directory import RunDirectory, default_directory
 
 
-def begun(path, rows=3):
+def begun(path: Path, rows: int = 3) -> RunDirectory:
     store = RunDirectory(path)
     store.begin(Config())
     store.append([{"update": number + 1} for number in range(rows)])
     return store
 
 
-def test_a_run_at_work_keeps_what_it_is_writing(tmp_path):
+def test_a_run_at_work_keeps_what_it_is_writing(tmp_path: Path) -> None:
     """Files that are half written were removed before the lock was asked for."""
     store = begun(tmp_path / "run")
     partial = tmp_path / "run" / ".step_1.safetensors.abc.partial"
     partial.write_text("half")
-    for take in (lambda: RunDirectory.reopen(tmp_path / "run", 1), lambda: RunDirectory.reopen(tmp_path / "run", 3)):
+    for rows in (1, 3):
         with pytest.raises(UserError, match="being trained by another process"):
-            take()
+            RunDirectory.reopen(tmp_path / "run", rows)
         assert partial.exists()
     store.close()
     RunDirectory.reopen(tmp_path / "run", 1).close()
     assert not partial.exists()
 
 
-def test_reopening_keeps_the_first_rows(tmp_path, monkeypatch):
+def test_reopening_keeps_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proximo.run_dir.directory.CHUNK", 7)  # rows are longer and shorter than what is read at once
     begun(tmp_path / "run").close()
     store = RunDirectory.reopen(tmp_path / "run", 2)
@@ -50,7 +53,7 @@ def test_reopening_keeps_the_first_rows(tmp_path, monkeypatch):
     RunDirectory.reopen(tmp_path / "run", 0).close()
 
 
-def test_many_rows_need_no_memory(tmp_path):
+def test_many_rows_need_no_memory(tmp_path: Path) -> None:
     begun(tmp_path / "run", 0).close()
     with (tmp_path / "run" / "metrics.jsonl").open("w") as file:
         file.write(('{"update": 1, "more": "' + 150 * "x" + '"}\n') * 200_000)  # 35 MB
@@ -65,7 +68,7 @@ def test_many_rows_need_no_memory(tmp_path):
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "models", "checkpoints"])
 @pytest.mark.parametrize("kind", ["link", "FIFO"])
-def test_nothing_is_written_through_a_link(tmp_path, name, kind):
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str, kind: str) -> None:
     begun(tmp_path / "run").close()
     outside = tmp_path / "outside"
     if name == "metrics.jsonl":
@@ -82,14 +85,14 @@ def test_nothing_is_written_through_a_link(tmp_path, name, kind):
     assert (list(outside.iterdir()) == []) if before is None else (outside.read_bytes() == before)
 
 
-def test_a_file_of_two_names_is_not_appended_to(tmp_path):
+def test_a_file_of_two_names_is_not_appended_to(tmp_path: Path) -> None:
     begun(tmp_path / "run").close()
     os.link(tmp_path / "run" / "metrics.jsonl", tmp_path / "backup")
     with pytest.raises(UserError, match="has other names"):
         RunDirectory.reopen(tmp_path / "run", 1)
 
 
-def test_a_run_is_taken_through_a_link_to_its_folder(tmp_path):
+def test_a_run_is_taken_through_a_link_to_its_folder(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")
     begun(tmp_path / "near" / "run").close()
@@ -97,7 +100,7 @@ def test_a_run_is_taken_through_a_link_to_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "a:B-v0", "\x1b[2J/../..", "x" * 5000])
-def test_new_folders_are_named_after_any_environment(tmp_path, env_id):
+def test_new_folders_are_named_after_any_environment(tmp_path: Path, env_id: str) -> None:
     config = Config(env=Config().env.__class__(id=env_id))
     path = default_directory(config, tmp_path)
     assert path.parent == tmp_path

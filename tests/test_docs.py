@@ -1,5 +1,7 @@
 """The documents' Python is run, and the commands they name exist."""
 
+from __future__ import annotations
+
 import os
 import re
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import proximo
-from proximo.cli import app
+from proximo.cli.common import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,22 +28,23 @@ BLOCKS = [
 
 
 @pytest.mark.slow
-def test_long_blocks_run_for_a_while(tmp_path, monkeypatch):
+def test_long_blocks_run_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in BLOCKS:
-        if LONG in (code := block.values[0]):
+        code = str(block.values[0])
+        if LONG in code:
             test_python_blocks_run(code.replace(LONG, "max_episodes=40, total_timesteps=4096"), tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", BLOCKS)
-def test_python_blocks_run(code, tmp_path, monkeypatch):
+def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
     assert os.listdir("runs")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_links_exist(page):
+def test_commands_and_links_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for command in set(re.findall(r"`proximo ([a-z]+)", text)):
         assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command
@@ -51,7 +54,7 @@ def test_commands_and_links_exist(page):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
 
 
-def test_the_reference_lists_what_can_be_imported():
+def test_the_reference_lists_what_can_be_imported() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(name for name in proximo.__all__ if name != "__version__")

@@ -1,7 +1,12 @@
 """One episode, step by step."""
 
-import dataclasses
+from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ import probes
 from proximo import PPOAgent
 from proximo.config import EnvConfig
 from proximo.envs import make
+from proximo.envs.api import Transition
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors
 from proximo.policy.normalize import RunningStats
@@ -19,13 +25,16 @@ from proximo.rollout.episode_log import columns
 from proximo.rollout.evaluate import make_evaluator
 
 
-def logged(env, agent=None, seed=3, stop=bool, **keywords):
+def logged(
+    env: Any, agent: PPOAgent | None = None, seed: int = 3, stop: Callable[[], bool] = bool, **keywords: Any
+) -> tuple[dict[str, Any], PPOAgent]:
     source = make(env)
     agent = agent or PPOAgent(source.spec.observation_space, source.spec.action_space)
-    return episode_log.episode_log(source, Agents.of_one(agent), EnvConfig(**keywords), seed, stop), agent
+    found: Any = episode_log.episode_log(source, Agents.of_one(agent), EnvConfig(**keywords), seed, stop)
+    return found, agent
 
 
-def test_rewards_values_and_actions_of_each_step():
+def test_rewards_values_and_actions_of_each_step() -> None:
     """The clock is observed before the step, and is the reward after it."""
     found, agent = logged(probes.Counter(), max_steps_per_episode=4)
     assert (found["env"], found["seed"], found["length"]) == ("probe/counter", 3, 4)
@@ -35,7 +44,7 @@ def test_rewards_values_and_actions_of_each_step():
     assert found["actions"] == [{"name": "action", "choices": [0, 1], "values": agent.act(seen).tolist()}]
 
 
-def test_values_are_in_the_units_of_the_rewards_beside_them():
+def test_values_are_in_the_units_of_the_rewards_beside_them() -> None:
     plain = logged(probes.Counter(), max_steps_per_episode=4)[0]
     scaled = PPOAgent(probes.Counter.observation_space, spaces.Discrete(2))
     scaled.reward_stats = RunningStats(jnp.float32(9), jnp.float32(0), jnp.float32(64.0))
@@ -44,12 +53,12 @@ def test_values_are_in_the_units_of_the_rewards_beside_them():
 
 
 class Ending(probes.Counter):
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         state, moved = super().step(key, state, action)
         return state, dataclasses.replace(moved, terminated=state[0] == 3)
 
 
-def test_the_end(monkeypatch):
+def test_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found, whole = logged(Ending())
     assert (found["length"], found["end"]) == (3, "terminated")
     assert logged(Ending(), whole, stop=lambda: True)[0] is None
@@ -62,26 +71,27 @@ def test_the_end(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1", "envpool/CartPole-v1"])
-def test_it_is_the_first_episode_of_the_evaluation(env):
+def test_it_is_the_first_episode_of_the_evaluation(env: str) -> None:
     if env.startswith("envpool"):
         pytest.importorskip("envpool")
     found, agent = logged(env, workers=0)
     agents = Agents.of_one(agent)
     evaluator = make_evaluator(make(env), Learners(agents.policies), 2, EnvConfig(workers=0), 3)
     played = evaluator(actors(agents.groups))
+    assert played is not None
     assert (found["return"], found["length"]) == (played.returns[0], played.lengths[0])
 
 
-def test_masks_are_obeyed():
+def test_masks_are_obeyed() -> None:
     class Long(probes.Masked):
-        def step(self, key, state, action):
+        def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
             return state, dataclasses.replace(super().step(key, state, action)[1], terminated=jnp.bool_(False))
 
     found, _ = logged(Long(), max_steps_per_episode=5)
     assert 2 not in found["actions"][0]["values"]
 
 
-def test_actions_become_columns():
+def test_actions_become_columns() -> None:
     space = spaces.Dict(
         {"go": spaces.Discrete(3, start=1), "arm": spaces.Box(-1, 1, (2,)), "keys": spaces.MultiBinary(2)}
     )

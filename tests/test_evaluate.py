@@ -1,5 +1,11 @@
 """The evaluator: quotas, determinism, successes, frozen training."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -19,12 +25,12 @@ from proximo.policy.behaviour import Learners, actors
 from proximo.rollout.evaluate import MAX_ENVS, make_evaluator
 
 
-def evaluator_of(agent, source, *given, **options):
+def evaluator_of(agent: PPOAgent, source: Any, *given: Any, **options: Any) -> Any:
     """The evaluator of an agent, which takes what `acting` gives."""
     return make_evaluator(source, Learners(Agents.of_one(agent).policies), *given, **options)
 
 
-def acting(agent):
+def acting(agent: PPOAgent) -> Any:
     return actors({ONE: agent})
 
 
@@ -33,20 +39,22 @@ class Lengths(probes.Counter):
 
     name = "lengths"
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state[0] + 1, state[1]
         done = clock >= jnp.where(cue > 0, 6, 2)
         return (clock, cue), Transition(obs=self.observe(clock, cue), reward=1.0, terminated=done)
 
 
-def evaluate(env, episodes, seed=0, max_steps=None, eval_max_steps=10_000, **options):
+def evaluate(
+    env: Any, episodes: int, seed: int = 0, max_steps: int | None = None, eval_max_steps: int = 10_000, **options: Any
+) -> Any:
     options |= {"max_steps": eval_max_steps}
     agent = PPOAgent(env.spec.observation_space, env.spec.action_space)
     config = EnvConfig(max_steps_per_episode=max_steps)
     return evaluator_of(agent, env, episodes, config, seed, **options)(acting(agent))
 
 
-def test_every_environment_plays_its_quota():
+def test_every_environment_plays_its_quota() -> None:
     played = evaluate(Lengths(), 150)
     assert len(played.returns) == 150
     assert set(played.lengths.tolist()) == {2, 6}
@@ -58,18 +66,18 @@ def test_every_environment_plays_its_quota():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, 3, MAX_ENVS + 1])
-def test_any_number_of_episodes(episodes):
+def test_any_number_of_episodes(episodes: int) -> None:
     assert evaluate(Lengths(), episodes).summary()["episodes"] == episodes
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_episodes():
+def test_the_same_seed_gives_the_same_episodes() -> None:
     first, again, other = (evaluate(Lengths(), 40, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.lengths, again.lengths)
     assert not np.array_equal(first.lengths, other.lengths)
 
 
-def test_an_environment_that_never_ends_is_cut():
+def test_an_environment_that_never_ends_is_cut() -> None:
     played = evaluate(probes.Counter(), 2, max_steps=30)
     assert played.lengths.tolist() == [30, 30]
     assert played.returns.tolist() == [465.0, 465.0]  # 1 + 2 + ... + 30
@@ -78,21 +86,21 @@ def test_an_environment_that_never_ends_is_cut():
 NOTICE = "{} of {} episodes were cut after {} steps: the environment names no limit, and eval.max_steps sets one."
 
 
-class Endless(gymnasium.Env):
+class Endless(gymnasium.Env[Any, Any]):
     """Never ends; 1 a step."""
 
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return np.zeros(1, np.float32), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
 @pytest.mark.parametrize("kind", ["compiled", "host"])
-def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind):
+def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind: str) -> None:
     source = probes.Counter() if kind == "compiled" else make(Endless)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
     env = EnvConfig(num_envs=2, workers=0)
@@ -106,7 +114,7 @@ def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind):
     evaluator.close()
 
 
-def test_only_episodes_that_were_cut_count_as_cut():
+def test_only_episodes_that_were_cut_count_as_cut() -> None:
     """Of 2 or 6 steps: at 6 none is cut, since the long ones end there by themselves, at 5 all long ones are. A limit
     that was set for training too is the user's own."""
     assert evaluate(Lengths(), 20, max_steps=6).cut == 0
@@ -118,16 +126,23 @@ def test_only_episodes_that_were_cut_count_as_cut():
     assert evaluate(Lengths(), 20, max_steps=5).cut == 0
 
 
-def test_a_run_says_how_many_evaluated_episodes_were_cut(tmp_path):
-    given = {"num_envs": 2, "rollout_length": 8, "minibatch_size": 8, "epochs_per_update": 1, "hidden_sizes": [4]}
+def test_a_run_says_how_many_evaluated_episodes_were_cut(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "num_envs": 2,
+        "rollout_length": 8,
+        "minibatch_size": 8,
+        "epochs_per_update": 1,
+        "hidden_sizes": [4],
+    }
     given |= {"total_timesteps": 32, "eval_frequency": 1, "eval_episodes": 2, "eval_max_steps": 20}
-    one = PPOTrainer(probes.Counter(), preset=False, out=tmp_path / "run", console=probes.Notes(), **given)
+    console = probes.Notes()
+    one = PPOTrainer(probes.Counter(), preset=False, out=tmp_path / "run", console=console, **given)
     result = one.train()
     assert (result["final_eval"]["length_mean"], result["final_eval"]["episodes_cut"]) == (20, 2)
-    assert [said for said in one.console.said if "cut" in said] == [f"In an evaluation: {NOTICE.format(2, 2, 20)}"]
+    assert [said for said in console.said if "cut" in said] == [f"In an evaluation: {NOTICE.format(2, 2, 20)}"]
 
 
-def test_summary_numbers():
+def test_summary_numbers() -> None:
     """Four equal episodes, all of them successes: Wilson's interval goes from 1 / (1 + 1.96^2 / 4) = 0.5101 to 1."""
     played = evaluate(probes.OneStep(), 4).summary()
     assert (played.pop("episodes"), played.pop("episodes_cut")) == (4, 0)
@@ -140,32 +155,33 @@ def test_summary_numbers():
 class Divided(Lengths):
     """Short episodes (2 steps) terminate, long ones (6 steps) are cut; it may say itself which are successes."""
 
-    def __init__(self, says=False):
+    def __init__(self, says: bool = False) -> None:
         super().__init__()
         self.says = says
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         state, moved = super().step(key, state, action)
         long = state[1] > 0
-        moved = moved.replace(terminated=moved.terminated & ~long, truncated=moved.terminated & long)
-        return state, moved.replace(success=long) if self.says else moved
+        moved = replace(moved, terminated=moved.terminated & ~long, truncated=moved.terminated & long)
+        return state, replace(moved, success=long) if self.says else moved
 
 
-class HostDivided(gymnasium.Env):
+class HostDivided(gymnasium.Env[Any, Any]):
     """The same on the host: the seeds 10,999 + i decide, odd ones are short. `says` is for short ones only."""
 
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, says=False):
+    def __init__(self, says: bool = False) -> None:
         self.says = says
 
-    def reset(self, *, seed=None, options=None):
-        self.long = self.long if seed is None else seed % 2 == 0
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.long = seed % 2 == 0
         self.clock = 0
         return np.zeros(1, np.float32), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.clock += 1
         info = {"is_success": False} if self.says and not self.long else {}
         return np.zeros(1, np.float32), 1.0, not self.long and self.clock == 2, self.long and self.clock == 6, info
@@ -176,7 +192,7 @@ class HostDivided(gymnasium.Env):
     ("says", "success_return", "successful"),
     [(False, None, 2), (False, 6.0, 6), (False, 7.0, None), (True, None, 6), (True, 1.0, 6)],
 )
-def test_success(says, success_return, successful):
+def test_success(says: bool, success_return: float | None, successful: int | None) -> None:
     """What the environment says, else the return, else terminated: `successful` is the length of the successes."""
     played = evaluate(Divided(says), 30, success_return=success_return)
     assert played.successes.tolist() == (played.lengths == (successful or -1)).tolist()
@@ -192,7 +208,7 @@ def test_success(says, success_return, successful):
         (True, 1.0, [0, 1, 0, 1]),
     ],
 )
-def test_success_on_the_host(says, success_return, successes):
+def test_success_on_the_host(says: bool, success_return: float | None, successes: list[int]) -> None:
     """Short, long, short, long. Where the environment says nothing of the long ones, the return decides."""
     evaluator, agent = on_host(lambda: HostDivided(says), 4, num_envs=4, success_return=success_return)
     played = evaluator(acting(agent))
@@ -201,7 +217,7 @@ def test_success_on_the_host(says, success_return, successes):
 
 
 @pytest.mark.slow
-def test_sampled_actions_have_a_stream_of_their_own():
+def test_sampled_actions_have_a_stream_of_their_own() -> None:
     """One-step episodes whose reward tells the action: one action for either cue, or many."""
     greedy = evaluate(probes.Aim(), 40)
     first, again, other = (evaluate(probes.Aim(), 40, seed, deterministic=False) for seed in (0, 0, 1))
@@ -211,8 +227,8 @@ def test_sampled_actions_have_a_stream_of_their_own():
     assert not np.array_equal(first.returns, other.returns)
 
 
-def test_sampled_actions_on_the_host_do_not_depend_on_parts():
-    def played(deterministic, groups=1, seed=0, episodes=6):
+def test_sampled_actions_on_the_host_do_not_depend_on_parts() -> None:
+    def played(deterministic: bool, groups: int = 1, seed: int = 0, episodes: int = 6) -> Any:
         evaluator, agent = on_host(
             host_probes.Noisy, episodes, seed, num_envs=3, groups=groups, deterministic=deterministic
         )
@@ -227,10 +243,12 @@ def test_sampled_actions_on_the_host_do_not_depend_on_parts():
 
 
 @pytest.mark.slow
-def test_evaluating_does_not_change_training(tmp_path):
-    settings = dict(num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, total_timesteps=64 * 6)
+def test_evaluating_does_not_change_training(tmp_path: Path) -> None:
+    settings: dict[str, Any] = dict(
+        num_envs=4, rollout_length=16, minibatch_size=32, epochs_per_update=2, total_timesteps=64 * 6
+    )
 
-    def params(frequency):
+    def params(frequency: int) -> Any:
         trainer = PPOTrainer(
             env="gymnax/CartPole-v1", preset=False, out=tmp_path / str(frequency), eval_frequency=frequency, **settings
         )
@@ -244,17 +262,24 @@ def test_evaluating_does_not_change_training(tmp_path):
 class Counting(host_probes.Walk):
     """Ends after as many steps as its seed says (3 + seed modulo 4), and the reward is always 1."""
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self.wanted = 3 + seed % 4
         return super().reset(seed=seed)
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, _, _, _, info = super().step(action)
         return obs, 1.0, self.clock == self.wanted, False, info
 
 
-def on_host(env, episodes, seed=0, success_return=None, deterministic=True, **keywords):
+def on_host(
+    env: Any,
+    episodes: int,
+    seed: int = 0,
+    success_return: float | None = None,
+    deterministic: bool = True,
+    **keywords: Any,
+) -> tuple[Any, PPOAgent]:
     source = make(env)
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)
     config = EnvConfig(workers=0, **keywords)
@@ -262,7 +287,7 @@ def on_host(env, episodes, seed=0, success_return=None, deterministic=True, **ke
     return evaluator, agent
 
 
-def test_host_environments_play_their_quotas():
+def test_host_environments_play_their_quotas() -> None:
     """Seven episodes on four environments: 2, 2, 2 and 1. Their seeds are 999 + 10,000 + i, the lengths 6, 3, 4, 5."""
     evaluator, agent = on_host(Counting, 7, num_envs=4)
     assert [3 + (999 + 10_000 + env) % 4 for env in range(4)] == [6, 3, 4, 5]
@@ -271,7 +296,7 @@ def test_host_environments_play_their_quotas():
     assert played.returns.tolist() == played.lengths.tolist()
 
 
-def test_host_evaluation_repeats_itself_and_stops_when_told():
+def test_host_evaluation_repeats_itself_and_stops_when_told() -> None:
     evaluator, agent = on_host(host_probes.Noisy, 6, num_envs=3)
     first, again = evaluator(acting(agent)), evaluator(acting(agent))
     np.testing.assert_array_equal(first.returns, again.returns)
@@ -283,16 +308,16 @@ def test_host_evaluation_repeats_itself_and_stops_when_told():
     evaluator.close()
 
 
-def test_a_host_environment_that_never_ends_is_cut():
+def test_a_host_environment_that_never_ends_is_cut() -> None:
     class Endless(host_probes.Walk):
-        def step(self, action):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             return *super().step(action)[:2], False, False, {"action_mask": [True, True]}
 
     evaluator, agent = on_host(Endless, 2, max_steps_per_episode=30)
     assert evaluator(acting(agent)).lengths.tolist() == [30, 30]
 
 
-def test_both_kinds_of_environment_are_evaluated_alike():
+def test_both_kinds_of_environment_are_evaluated_alike() -> None:
     """The same walk in JAX and in Python, and the same deterministic policy: the same episodes."""
     evaluator, agent = on_host(host_probes.Walk, 5)
     compiled = evaluator_of(agent, host_probes.CompiledWalk(), 5, EnvConfig(max_steps_per_episode=50), 0)

@@ -1,5 +1,10 @@
 """`evaluate_agent`, and the units of what `PPOTrainer.collect` shows."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +15,7 @@ from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
 
 
-def test_an_agent_is_evaluated_on_an_environment():
+def test_an_agent_is_evaluated_on_an_environment() -> None:
     """`Walk` upwards: 0.25, 1, 1.75, 2.5 and terminated; the rewards 1 + 1.75 + 2.5 = 5.25 in 3 steps."""
     up = PPOAgent(Walk.observation_space, Walk.action_space)
     up.params["actor"]["Dense_2"]["bias"] = np.array([-99.0, 99.0], np.float32)
@@ -24,16 +29,16 @@ def test_an_agent_is_evaluated_on_an_environment():
     )
 
 
-def test_an_agent_of_another_environment_or_no_episode_is_refused():
+def test_an_agent_of_another_environment_or_no_episode_is_refused() -> None:
     with pytest.raises(UserError, match="observation_space"):
         evaluate_agent(PPOAgent(probes.UNIT, Walk.action_space), Walk)
     with pytest.raises(UserError, match="at least 1 episode"):
         evaluate_agent(PPOAgent(Walk.observation_space, Walk.action_space), Walk, num_episodes=0)
 
 
-def test_what_a_rollout_holds_is_in_the_environments_units(tmp_path):
+def test_what_a_rollout_holds_is_in_the_environments_units(tmp_path: Path) -> None:
     """With a deviation of 8 the critic's numbers count eightfold; rewards are as they were paid."""
-    small = dict(num_envs=2, rollout_length=4, minibatch_size=8, hidden_sizes=[8], preset=False)
+    small: dict[str, Any] = dict(num_envs=2, rollout_length=4, minibatch_size=8, hidden_sizes=[8], preset=False)
     one = PPOTrainer(probes.OneStep(), out=tmp_path / "run", normalize_rewards=True, **small)
     one.agent.reward_stats = RunningStats(count=np.float32(9), mean=np.float32(0), var=np.float32(64))
     held = one.collect()

@@ -1,5 +1,7 @@
 """Experiments: every run is trained, once, with the bits it would have had alone."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -8,17 +10,18 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, SupportsFloat
 
 import gymnasium
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import probes
 from proximo import PPOTrainer, run_multiple_experiments, run_single_experiment, settings
-from proximo.cli import app
+from proximo.cli.common import app
 from proximo.errors import UserError
 from proximo.experiment import runner as runner_module
-from proximo.experiment.plan import Plan
+from proximo.experiment.plan import Plan, PlannedRun, make_plan, make_trials
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.track import ExperimentFeeder
 from proximo.run_dir.directory import RunDirectory
@@ -27,7 +30,7 @@ from proximo.run_dir.read import find_run
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
 JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
-SHORT = {
+SHORT: dict[str, Any] = {
     "num_envs": 4,
     "rollout_length": 16,
     "minibatch_size": 32,
@@ -38,41 +41,44 @@ SHORT = {
     "eval_episodes": 3,
     "target_reward": None,
 }
+NEVER: Any = bool  # an interrupt that nobody asks for
 CLIP = {"careful": {"ppo.clip_epsilon": 0.1}, "bold": {"ppo.clip_epsilon": 0.4, "ppo.learning_rate": 1e-3}}
 
 
 class Heard(Progress):
     """What an experiment says."""
 
-    def __init__(self):
-        self.ends, self.notes, self.jobs = {}, [], None
+    def __init__(self) -> None:
+        self.ends: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.jobs: int | None = None
 
-    def start(self, plan, out, missing, jobs):
+    def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
         self.jobs, self.missing = jobs, [run.folder for run in missing]
 
-    def ended(self, run, message):
+    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
         self.ends[run.folder] = message
 
-    def note(self, sentence, key=None):
+    def note(self, sentence: str, key: Any = None) -> None:
         self.notes.append(sentence)
 
     warn = note
 
 
-def plain(summary):
+def plain(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in summary.items() if name != "timing"}
 
 
-def policy(path):
+def policy(path: Path) -> bytes:
     return (path / "models" / "final_actor.safetensors").read_bytes()
 
 
-def rows(path):
+def rows(path: Path) -> list[dict[str, Any]]:
     lines = (path / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if "time" not in name} for line in lines]
 
 
-def assert_as_alone(out, run):
+def assert_as_alone(out: Path, run: PlannedRun) -> None:
     """The run of an experiment has the bits of one that was trained by itself."""
     alone = out / "alone" / run.folder
     PPOTrainer(config=run.config, out=alone).train()
@@ -81,7 +87,7 @@ def assert_as_alone(out, run):
 
 
 @pytest.mark.slow
-def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path):
+def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path: Path) -> None:
     heard = Heard()
     summary = run_multiple_experiments(
         JAX, CLIP, seeds=2, out=tmp_path / "e", preset=False, jobs=2, progress=heard, **SHORT
@@ -101,21 +107,21 @@ def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path)
 
 
 @pytest.mark.learning
-def test_host_environments_are_the_runs_alone_and_have_processes_of_their_own(tmp_path):
+def test_host_environments_are_the_runs_alone_and_have_processes_of_their_own(tmp_path: Path) -> None:
     run_multiple_experiments(HOST, seeds=[3, 1], out=tmp_path / "e", preset=False, jobs=2, **SHORT)
     for run in Plan.load(tmp_path / "e").runs:
         assert_as_alone(tmp_path / "e", run)
     assert (tmp_path / "e" / "workers.log").is_file()
 
 
-def test_a_single_experiment_is_a_run(tmp_path):
+def test_a_single_experiment_is_a_run(tmp_path: Path) -> None:
     config = settings.build({"env.id": JAX}, settings.from_keywords(SHORT))
     result = run_single_experiment(config, tmp_path / "run")
     assert result["stop_reason"] == "budget"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["updates"] == 12
 
 
-def test_seeds_that_share_environments_are_told(tmp_path, monkeypatch):
+def test_seeds_that_share_environments_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module.Slots, "run", lambda self: None)
     heard = Heard()
     run_multiple_experiments(HOST, seeds=[0, 1], out=tmp_path / "e", preset=False, progress=heard, **SHORT)
@@ -125,7 +131,7 @@ def test_seeds_that_share_environments_are_told(tmp_path, monkeypatch):
     assert heard.notes == []
 
 
-def test_nothing_is_done_twice(tmp_path):
+def test_nothing_is_done_twice(tmp_path: Path) -> None:
     out = tmp_path / "e"
     first = run_multiple_experiments(JAX, seeds=2, out=out, preset=False, **SHORT)
     files = {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
@@ -136,11 +142,11 @@ def test_nothing_is_done_twice(tmp_path):
     assert files == {file: file.stat().st_mtime_ns for file in (out / "runs").rglob("*")}
 
 
-def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path, monkeypatch):
+def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves a folder with nothing but what went wrong, which must not be in the way."""
     out, heard = tmp_path / "e", Heard()
 
-    def fails(*_, **__):
+    def fails(*_: Any, **__: Any) -> None:
         raise ValueError("not now")
 
     with monkeypatch.context() as patch:
@@ -158,7 +164,7 @@ def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path, monkeypatch)
     assert not (run / "error.txt").exists()
 
 
-def test_an_environment_that_was_handed_in_is_not_replaced_by_one_of_its_name(tmp_path):
+def test_an_environment_that_was_handed_in_is_not_replaced_by_one_of_its_name(tmp_path: Path) -> None:
     out = tmp_path / "e"
     run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
     with pytest.raises(UserError, match="was handed in as a Python object; hand it in again"):
@@ -167,33 +173,35 @@ def test_an_environment_that_was_handed_in_is_not_replaced_by_one_of_its_name(tm
 
 
 @pytest.mark.slow
-def test_an_environment_that_a_script_registered_is_known_to_other_processes(tmp_path, monkeypatch):
-    spec = gymnasium.envs.registration.EnvSpec("OfAScript-v0", lambda: Breaks(tmp_path / "not there"))
+def test_an_environment_that_a_script_registered_is_known_to_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("OfAScript-v0", lambda **_: Breaks(tmp_path / "not there"))
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     summary = run_multiple_experiments(spec.id, seeds=1, out=tmp_path / "e", preset=False, **SHORT)
     assert [run["state"] for run in summary["runs"]] == ["complete"]
 
 
-class Breaks(gymnasium.Wrapper):
+class Breaks(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Breaks in the episodes that begin with certain seeds, as long as the file `broken` is there."""
 
-    def __init__(self, broken):
+    def __init__(self, broken: Path) -> None:
         super().__init__(gymnasium.make(HOST))
         self.broken = broken
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self.bad = seed % 10_000 == 1
         return super().reset(seed=seed, options=options)
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         if self.bad and self.broken.exists():
             raise ValueError("out of order")
         return super().step(action)
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
+def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
     broken, out, heard = tmp_path / "broken", tmp_path / "e", Heard()
     broken.touch()
     given = SHORT | {"num_envs": 1, "rollout_length": 64, "groups": 1}
@@ -217,7 +225,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     assert [run["state"] for run in summary["runs"]] == ["complete"] * 3
 
 
-def test_an_environment_object_is_used_and_bad_ones_are_refused_before_anything_is_trained(tmp_path):
+def test_an_environment_object_is_used_and_bad_ones_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
     summary = run_multiple_experiments(probes.OneStep(), seeds=2, out=tmp_path / "e", preset=False, **SHORT)
     assert [run["score"] for run in summary["runs"]] == [1.0, 1.0]
     with pytest.raises(UserError, match="Nonsense-v0"):
@@ -225,7 +233,7 @@ def test_an_environment_object_is_used_and_bad_ones_are_refused_before_anything_
     assert not (tmp_path / "f" / "runs").exists()
 
 
-def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
+def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "e"
     run_multiple_experiments(probes.OneStep(), seeds=1, out=out, preset=False, **SHORT)
     with (out / "experiment.json").open("rb") as file:
@@ -234,7 +242,7 @@ def test_an_experiment_belongs_to_one_process_at_a_time(tmp_path):
             runner_module.carry_out(Plan.load(out), out, env=probes.OneStep())
 
 
-def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path):
+def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path: Path) -> None:
     config = settings.build({"env.id": JAX}, settings.from_keywords(SHORT))
     store = RunDirectory(tmp_path / "run")
     timer = threading.Timer(1.0, store.close)
@@ -242,15 +250,17 @@ def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path):
     assert run_single_experiment(config, tmp_path / "run")["updates"] == 12
 
 
-def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
+def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path: Path) -> None:
     grid = {"ppo.gamma": [0.9, 0.99], "ppo.epochs_per_update": [1, 2]}
-    trials = runner_module.make_trials(None, grid, 2)
-    runs = runner_module.make_plan([JAX], trials, {}, {}).runs
-    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], {JAX}, None, Progress(), bool)
-    taken = {0: [], 1: []}
-    last = {0: None, 1: None}
+    trials = make_trials(None, grid, 2)
+    runs = make_plan([JAX], trials, {}, {}).runs
+    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], {JAX}, None, Progress(), NEVER)
+    taken: dict[int, list[int]] = {0: [], 1: []}
+    last: dict[int, Any] = {0: None, 1: None}
     for turn in range(8):
-        shape, run = slots._take(last[turn % 2])
+        found = slots._take(last[turn % 2])
+        assert found is not None
+        shape, run = found
         last[turn % 2] = shape
         taken[turn % 2].append(run.config.ppo.epochs_per_update)
     assert taken == {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}
@@ -260,15 +270,15 @@ def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path):
 @pytest.mark.parametrize(
     ("count", "shares"), [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1], [2, 3, 4]]), (7, [[0], [1], [2], [3], [4], [0], [1]])]
 )
-def test_processes_share_the_cores(tmp_path, count, shares):
-    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], set(), None, Progress(), bool)
+def test_processes_share_the_cores(tmp_path: Path, count: int, shares: list[list[int]]) -> None:
+    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], set(), None, Progress(), NEVER)
     assert [slots._share(slot) for slot in range(count)] == shares
 
 
 # The command line
 
 
-def invoke(*words):
+def invoke(*words: object) -> Result:
     return CliRunner().invoke(app, ["experiment", *map(str, words)])
 
 
@@ -283,7 +293,7 @@ FLAGS = [
 ]
 
 
-def test_the_command_trains_seeds_and_shows_a_table(tmp_path):
+def test_the_command_trains_seeds_and_shows_a_table(tmp_path: Path) -> None:
     done = invoke(JAX, "--trials", 2, "--steps", 640, "--seed", 5, "--out", tmp_path / "e", *FLAGS)
     assert done.exit_code == 0, done.output
     assert "2 runs, 2 at a time" in done.output or len(os.sched_getaffinity(0)) == 1
@@ -293,7 +303,7 @@ def test_the_command_trains_seeds_and_shows_a_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_trains_nothing(tmp_path):
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text(f"envs: {JAX}\nseeds: 2\ngrid: {{ppo.clip_epsilon: [0.1, 0.2]}}\n")
     done = invoke(file, "--steps", 10_000, "--dry-run", "--out", tmp_path / "e", *FLAGS)
@@ -318,7 +328,7 @@ def test_a_dry_run_trains_nothing(tmp_path):
         ([JAX, "--mlflow", "http://x", "--no-mlflow"], "cannot be used together"),
     ],
 )
-def test_mistakes_are_answered_in_words(words, answer):
+def test_mistakes_are_answered_in_words(words: list[Any], answer: str) -> None:
     with pytest.raises(UserError, match=answer.replace("-", r"\-")):
         CliRunner().invoke(app, ["experiment", *words], catch_exceptions=False)
 
@@ -336,26 +346,27 @@ preset: false
 """
 
 
-def started(*words):
+def started(*words: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
 
 
-def wait_for_rows(out, more, process):
+def wait_for_rows(out: Path, more: int, process: subprocess.Popen[bytes]) -> None:
     """Until the runs have that many rows more."""
 
-    def count():
+    def count() -> int:
         return sum(file.read_bytes().count(b"\n") for file in out.glob("runs/*/metrics.jsonl"))
 
     before = count()
     while count() < before + more:
+        assert process.stdout is not None
         assert process.poll() is None, process.stdout.read().decode()
         time.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_killed_twice_and_resumed_ends_as_if_it_never_was(tmp_path):
+def test_killed_twice_and_resumed_ends_as_if_it_never_was(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text(PLAN.format(envs=f"{JAX}, {HOST}", steps=9_600))
     for name in ("whole", "killed"):
@@ -380,7 +391,7 @@ def test_killed_twice_and_resumed_ends_as_if_it_never_was(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.learning)])
-def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path, number):
+def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     file, out = tmp_path / "plan.yaml", tmp_path / "e"
     file.write_text(PLAN.format(envs=f"{JAX}, {HOST}", steps=200_000))
     process = started(file, "--out", out)
@@ -398,11 +409,11 @@ def test_an_interrupted_experiment_saves_its_runs_and_says_how_to_go_on(tmp_path
     assert json.loads((out / "summary.json").read_text())["runs"]
 
 
-def test_the_display_counts_runs_and_says_each_note_once(tmp_path):
+def test_the_display_counts_runs_and_says_each_note_once(tmp_path: Path) -> None:
     from rich.console import Console
 
     console = Console(record=True, width=120, force_terminal=True, color_system=None)
-    plan = runner_module.make_plan([JAX], runner_module.make_trials(None, None, 2), {}, {"train.total_timesteps": 1000})
+    plan = make_plan([JAX], make_trials(None, None, 2), {}, {"train.total_timesteps": 1000})
     display = ProgressDisplay(console)
     display.start(plan, tmp_path, list(plan.runs), 2)
     with display:
@@ -424,7 +435,9 @@ def test_the_display_counts_runs_and_says_each_note_once(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monkeypatch):
+def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
@@ -436,7 +449,9 @@ def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monk
     assert heard.notes == []
     assert CliRunner().invoke(app, ["sync", str(out)]).exit_code == 0
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    runs = client.search_runs([client.get_experiment_by_name(JAX).experiment_id])
+    experiment = client.get_experiment_by_name(JAX)
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
     parents = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs}
     ids = {run.info.run_name: run.info.run_id for run in runs}
     assert len(runs) == len(ids) == 1 + 2 + 4
@@ -457,12 +472,12 @@ def test_mlflow_has_the_experiment_its_trials_and_their_runs_once(tmp_path, monk
     assert by_name["careful--seed0"].data.metrics["update"] == 12
 
 
-def plots(folder):
+def plots(folder: Path) -> list[str]:
     return sorted(file.name for file in (Path(folder) / "plots").glob("*"))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_waits_for_all_that_a_run_leaves(tmp_path, monkeypatch):
+def test_mlflow_waits_for_all_that_a_run_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run has ended when its process lets go of it, and not before."""
     from mlflow.tracking import MlflowClient
 
@@ -489,7 +504,7 @@ def test_mlflow_waits_for_all_that_a_run_leaves(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.pictures
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_the_pictures_of_every_run(tmp_path, monkeypatch):
+def test_mlflow_has_the_pictures_of_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".pytest_cache"))
@@ -507,7 +522,7 @@ def test_mlflow_has_the_pictures_of_every_run(tmp_path, monkeypatch):
         assert plots(kept.info.artifact_uri) == plots(run)
 
 
-def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch):
+def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_multiple_experiments(JAX, seeds=1, out="runs/e", preset=False, **SHORT | {"total_timesteps": 64})
     done = CliRunner().invoke(app, ["runs", "--json"])
@@ -521,7 +536,9 @@ def test_runs_of_experiments_are_listed_and_found_by_name(tmp_path, monkeypatch)
         CliRunner().invoke(app, ["compare", "e", "--out", "c"], catch_exceptions=False)
 
 
-def test_a_single_run_is_made_from_a_mapping_a_file_or_a_config(tmp_path, monkeypatch):
+def test_a_single_run_is_made_from_a_mapping_a_file_or_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     small = {"env": {"id": "gymnax/CartPole-v1", "num_envs": 2}, "ppo": {"rollout_length": 8, "minibatch_size": 16}}
     small |= {"train": {"total_timesteps": 32}, "network": {"hidden_sizes": [4]}, "eval": {"episodes": 1}}

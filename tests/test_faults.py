@@ -1,5 +1,7 @@
 """Environments and processes that fail: a sentence that names what failed, in time, and nothing left behind."""
 
+from __future__ import annotations
+
 import gc
 import json
 import os
@@ -9,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +22,12 @@ import pytest
 import faulty
 from contracts.host import exchange, lanes
 from faulty import Faulty, Replaced
-from proximo import PPOTrainer, envs
+from made import gymnasium_source
+from proximo import PPOTrainer
 from proximo.config import Config, EnvConfig
 from proximo.display.console import Console
 from proximo.envs.groups import ONE
+from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.workers import Workers
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import make_agents
@@ -33,7 +39,7 @@ BOTH = pytest.mark.parametrize("workers", [0, 2])
 START_METHODS = pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
 FORKED = pytest.mark.filterwarnings("ignore:os.fork")
 TIMEOUT = 1.0
-SMALL = dict(
+SMALL: dict[str, Any] = dict(
     num_envs=4,
     rollout_length=16,
     minibatch_size=32,
@@ -49,7 +55,7 @@ FLAGS = ["--no-preset", "--set", "env.num_envs=4", "--set", "ppo.rollout_length=
 FLAGS += ["--set", "ppo.epochs_per_update=1", "--set", "network.hidden_sizes=[16]", "--set", "eval.frequency=0"]
 
 
-def running(pid):
+def running(pid: int) -> bool:
     """Whether a process is there, and no mere entry that its parent has not read yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -57,7 +63,7 @@ def running(pid):
         return False
 
 
-def wait_until(true, seconds):
+def wait_until(true: Callable[[], bool], seconds: float) -> bool:
     until = time.monotonic() + seconds
     while not true() and time.monotonic() < until:
         time.sleep(0.02)
@@ -65,12 +71,12 @@ def wait_until(true, seconds):
 
 
 @pytest.fixture(autouse=True)
-def pids(monkeypatch):
+def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The processes that a test starts, in order; after it they are gone, as is what they shared."""
     started, start, shared = [], Workers._start, set(os.listdir("/dev/shm"))
     handler = signal.getsignal(signal.SIGALRM)
 
-    def recorded(self, worker):
+    def recorded(self: Workers, worker: int) -> None:
         start(self, worker)
         started.append(self._processes[worker].pid)
 
@@ -81,22 +87,23 @@ def pids(monkeypatch):
     assert signal.getsignal(signal.SIGALRM) is handler, "the alarm must be given back"
 
 
-def pool_of(factory, workers, num_envs=4, **settings):
-    return envs.make(factory).open_envs(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
+def pool_of(factory: Callable[[], Any], workers: int, num_envs: int = 4, **settings: Any) -> AsyncEnvPool:
+    return gymnasium_source(factory).open_envs(num_envs, EnvConfig(workers=workers, timeout=TIMEOUT, **settings))
 
 
-def play(pool, steps):
+def play(pool: AsyncEnvPool, steps: int) -> dict[str, np.ndarray]:
     """Step all environments with the action 1; what they reported, field by field, time first."""
     seen = []
     for _ in range(steps):
-        exchange(pool, np.ones((pool.num_envs, *pool.spec.action_space.shape), np.int64))
+        shape = pool.spec.action_space.shape or ()
+        exchange(pool, np.ones((pool.num_envs, *shape), np.int64))
         parts = [lanes(pool.recv(part)) for part in range(len(pool.parts))]
         names = ("obs", "reward", "terminated", "truncated", "valid", "final_obs")
         seen.append([np.concatenate([getattr(part, name) for part in parts]) for name in names])
     return dict(zip(names, (np.stack(field) for field in zip(*seen, strict=True)), strict=True))
 
 
-def failure(pool, steps=8, seed=0):
+def failure(pool: AsyncEnvPool, steps: int = 8, seed: int = 0) -> EnvError:
     """The error that resetting and stepping ends in."""
     with pool, pytest.raises(EnvError) as caught:
         pool.reset(seed), play(pool, steps)
@@ -104,10 +111,10 @@ def failure(pool, steps=8, seed=0):
 
 
 class Notes(Console):
-    def __init__(self):
-        self.sentences = []
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
 
-    def note(self, sentence):
+    def note(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
 
@@ -115,7 +122,7 @@ class Notes(Console):
 
 
 @BOTH
-def test_exception_in_step(workers):
+def test_exception_in_step(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, faulty.raises, number=2, at=7), workers))
     place = "The environment Faulty (number 2, at step 7 (step 2 of its episode))"
     assert error.sentence == f"{place} failed: ValueError: the wheel came off."
@@ -125,14 +132,14 @@ def test_exception_in_step(workers):
 
 
 @BOTH
-def test_the_traceback_is_the_environments_own(workers):
+def test_the_traceback_is_the_environments_own(workers: int) -> None:
     trace = failure(pool_of(partial(Faulty, faulty.raises), workers)).trace
     assert "faulty.py" in trace
     assert os.path.join("proximo", "envs") not in trace
 
 
 @BOTH
-def test_exception_in_the_first_reset(workers):
+def test_exception_in_the_first_reset(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, in_reset=faulty.raises, number=3, at=0), workers))
     place = "The environment Faulty (number 3, at a reset after 0 steps)"
     assert error.sentence == f"{place} failed: ValueError: the wheel came off."
@@ -140,16 +147,16 @@ def test_exception_in_the_first_reset(workers):
 
 
 @BOTH
-def test_exception_in_a_later_reset(workers):
+def test_exception_in_a_later_reset(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, in_reset=faulty.raises, number=3, at=5), workers))
     assert "(number 3, at a reset after 5 steps) failed: ValueError: the wheel came off." in error.sentence
     assert "in raises" in error.trace
 
 
 @BOTH
-def test_exception_in_the_constructor(workers, tmp_path):
+def test_exception_in_the_constructor(workers: int, tmp_path: Path) -> None:
     armed = tmp_path / "armed"
-    source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
+    source = gymnasium_source(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
     error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
     assert error.sentence.startswith("The environment Faulty (number ")
@@ -157,26 +164,26 @@ def test_exception_in_the_constructor(workers, tmp_path):
     assert "in raises" in error.trace
 
 
-def test_exception_in_the_first_constructor(tmp_path):
+def test_exception_in_the_first_constructor(tmp_path: Path) -> None:
     """The one that is made to see what the environment is like."""
     (tmp_path / "armed").touch()
     with pytest.raises(EnvError, match=r"cannot be made: ValueError: the wheel came off"):
-        envs.make(partial(Faulty, armed=tmp_path / "armed", in_making=faulty.raises))
+        gymnasium_source(partial(Faulty, armed=tmp_path / "armed", in_making=faulty.raises))
 
 
 @BOTH
-def test_exit_in_step(workers):
+def test_exit_in_step(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, faulty.exits, at=4), workers))
     assert error.sentence.endswith("(number 1, at step 4 (step 4 of its episode)) failed: SystemExit.")
 
 
 @BOTH
-def test_exception_without_a_message(workers):
+def test_exception_without_a_message(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, faulty.raises_without_a_word), workers))
     assert error.sentence.endswith(" failed: NotImplementedError.")
 
 
-def test_a_report_larger_than_a_pipe_arrives():
+def test_a_report_larger_than_a_pipe_arrives() -> None:
     """The worker cannot be done with sending it before it is read."""
     error = failure(pool_of(partial(Faulty, faulty.raises_at_length), 2))
     assert "failed: ValueError: long long" in error.sentence
@@ -184,9 +191,9 @@ def test_a_report_larger_than_a_pipe_arrives():
 
 @START_METHODS
 @FORKED
-def test_start_methods(start_method):
+def test_start_methods(start_method: Any) -> None:
     config = EnvConfig(workers=2, timeout=30, start_method=start_method)
-    error = failure(envs.make(partial(Faulty, faulty.raises)).open_envs(4, config))
+    error = failure(gymnasium_source(partial(Faulty, faulty.raises)).open_envs(4, config))
     assert "(number 1, at step 3 (step 3 of its episode)) failed: ValueError: the wheel came off." in error.sentence
 
 
@@ -194,7 +201,7 @@ def test_start_methods(start_method):
 
 
 @BOTH
-def test_hang_in_step(workers, pids):
+def test_hang_in_step(workers: int, pids: list[int]) -> None:
     pool = pool_of(partial(Faulty, faulty.hangs, number=2, at=3), workers)
     started = time.monotonic()
     error = failure(pool)
@@ -206,7 +213,7 @@ def test_hang_in_step(workers, pids):
 
 @pytest.mark.slow
 @BOTH
-def test_hang_in_reset(workers):
+def test_hang_in_reset(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, in_reset=faulty.hangs, number=2, at=0), workers))
     where = "when it was made or reset" if workers else "at a reset after 0 steps"
     assert f"The environment Faulty (number 2, {where}) failed: " in error.sentence
@@ -214,19 +221,19 @@ def test_hang_in_reset(workers):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_slow_start(workers, tmp_path):
+def test_slow_start(workers: int, tmp_path: Path) -> None:
     armed = tmp_path / "armed"
-    source = envs.make(partial(Faulty, armed=armed, in_making=faulty.hangs))
+    source = gymnasium_source(partial(Faulty, armed=armed, in_making=faulty.hangs))
     armed.touch()
     error = failure(source.open_envs(4, EnvConfig(workers=workers, timeout=TIMEOUT)))
     assert re.search(r"The environment Faulty \(number \d.*did not answer within 1 s", error.sentence)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_each_environment_has_the_time_to_itself(workers):
+def test_each_environment_has_the_time_to_itself(workers: int) -> None:
     """Four environments in one process take longer than the limit for one."""
     config = EnvConfig(workers=workers, timeout=0.5, groups=1)
-    with envs.make(faulty.Sleepy).open_envs(4 * max(workers, 1), config) as pool:
+    with gymnasium_source(faulty.Sleepy).open_envs(4 * max(workers, 1), config) as pool:
         pool.reset(0)
         assert play(pool, 1)["valid"].all()
 
@@ -236,7 +243,7 @@ def test_each_environment_has_the_time_to_itself(workers):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("idle", [True, False])
-def test_killed_worker(workers, idle, pids):
+def test_killed_worker(workers: int, idle: bool, pids: list[int]) -> None:
     pool = pool_of(Faulty, workers)
     with pool:
         pool.reset(0)
@@ -255,38 +262,38 @@ def test_killed_worker(workers, idle, pids):
     assert re.fullmatch(words + r"killed by SIGKILL\.", caught.value.sentence)
 
 
-def test_process_that_ends_itself(pids):
+def test_process_that_ends_itself(pids: list[int]) -> None:
     error = failure(pool_of(partial(Faulty, faulty.dies, number=3, at=6), 2))
     said = rf"\(number 3, at step 6\) failed: its worker process 1 \(pid {pids[1]}\) ended with exit code 3\."
     assert re.search(said, error.sentence)
 
 
-def test_process_that_ends_before_its_first_environment():
+def test_process_that_ends_before_its_first_environment() -> None:
     """Lane 2 is the first of its process, and not in the first group."""
     error = failure(pool_of(faulty.Unpackable(os._exit, (7,)), 4, on_error="restart", max_restarts=1))
     assert re.search(r"The environment Faulty \(number \d, when it .* ended with exit code 7\.", error.sentence)
 
 
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
-def test_factory_that_cannot_be_unpacked(on_error):
+def test_factory_that_cannot_be_unpacked(on_error: str) -> None:
     """There are no environments to start anew."""
     pool = pool_of(faulty.Unpackable(faulty.raises, (None,)), 2, on_error=on_error)
     error = failure(pool, steps=0)
     assert error.sentence.startswith("The environment Faulty (when its process started) failed: ValueError: the wheel")
 
 
-def test_factory_that_cannot_be_packed():
+def test_factory_that_cannot_be_packed() -> None:
     lock = threading.Lock()
-    source = envs.make(lambda: Faulty() if lock else None)
+    source = gymnasium_source(lambda: Faulty() if lock else None)
     with pytest.raises(UserError, match=r"Faulty cannot be sent to another process.*lock.*env.workers=0"):
         source.open_envs(4, EnvConfig(workers=2))
 
 
 # What environments return.
 
-SPOILT = {
-    "nan obs": ("float", Replaced(0, np.float32([0, np.nan, 0])), "observation is nan at the index [1]"),
-    "inf obs": ("float", Replaced(0, np.float32([0, 0, -np.inf])), "observation is -inf at the index [2]"),
+SPOILT: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "nan obs": ("float", Replaced(0, np.array([0, np.nan, 0], np.float32)), "observation is nan at the index [1]"),
+    "inf obs": ("float", Replaced(0, np.array([0, 0, -np.inf], np.float32)), "observation is -inf at the index [2]"),
     "shape": ("float", Replaced(0, np.zeros(4, np.float32)), "observation must have the shape (3,), not (4,)"),
     "no obs": ("float", Replaced(0, None), "observation must have the shape (3,), not ()"),
     "float choice": ("choice", Replaced(0, 1.5), "observation must be of a type like int32, not float64"),
@@ -310,7 +317,7 @@ SPOILT = {
 
 @BOTH
 @pytest.mark.parametrize("name", SPOILT)
-def test_spoilt_step(workers, name):
+def test_spoilt_step(workers: int, name: str) -> None:
     shown, fault, words = SPOILT[name]
     error = failure(pool_of(partial(Faulty, fault, number=2, at=3, shown=shown), workers))
     assert error.sentence.startswith("The environment Faulty (number 2, at step 3 (step 3 of its episode)) failed: ")
@@ -319,7 +326,7 @@ def test_spoilt_step(workers, name):
 
 
 @pytest.mark.parametrize("value", [True, np.True_, np.array(True), np.array([True]), 1, np.int64(1), 1.0])
-def test_ends_that_are_meant_are_taken(value):
+def test_ends_that_are_meant_are_taken(value: Any) -> None:
     """In environment 2 the episode ends at step 3 instead of 5."""
     seen, _ = recorded(partial(Faulty, Replaced(2, value), number=2), 0, steps=3)
     assert seen["terminated"].tolist() == [[False] * 4, [False] * 4, [False, False, True, False]]
@@ -328,7 +335,7 @@ def test_ends_that_are_meant_are_taken(value):
 @BOTH
 @pytest.mark.parametrize("at", [1, 5])
 @pytest.mark.parametrize("name", ["nan obs", "shape", "four values"])
-def test_spoilt_step_at_the_ends_of_an_episode(workers, at, name):
+def test_spoilt_step_at_the_ends_of_an_episode(workers: int, at: int, name: str) -> None:
     _, fault, words = SPOILT[name]
     error = failure(pool_of(partial(Faulty, fault, number=2, at=at), workers))
     assert f"(number 2, at step {at} (step {at} of its episode)) failed: {words}" in error.sentence
@@ -341,12 +348,12 @@ def test_spoilt_step_at_the_ends_of_an_episode(workers, at, name):
     [
         (faulty.returns_obs, "reset must return two values (obs, info), not ndarray"),
         (Replaced(0, np.zeros(2, np.float32)), "observation must have the shape (3,), not (2,)"),
-        (Replaced(0, np.float32([np.nan, 0, 0])), "observation is nan at the index [0]"),
+        (Replaced(0, np.array([np.nan, 0, 0], np.float32)), "observation is nan at the index [0]"),
         (Replaced(1, None), "with a dictionary as info, not NoneType None"),
     ],
     ids=["obs alone", "shape", "nan", "no info"],
 )
-def test_spoilt_reset(workers, at, fault, words):
+def test_spoilt_reset(workers: int, at: int, fault: Callable[[Any], Any], words: str) -> None:
     error = failure(pool_of(partial(Faulty, in_reset=fault, number=2, at=at), workers))
     assert f"(number 2, at a reset after {at} steps) failed: " in error.sentence
     assert words in error.sentence
@@ -363,20 +370,20 @@ def test_spoilt_reset(workers, at, fault, words):
     ],
     ids=["missing", "all false", "size"],
 )
-def test_spoilt_mask(workers, info, words):
+def test_spoilt_mask(workers: int, info: dict[str, Any], words: str) -> None:
     error = failure(pool_of(partial(Faulty, Replaced(4, info), number=2, masked=True), workers))
     assert error.sentence.endswith(f"(number 2, at step 3 (step 3 of its episode)) failed: {words}.")
 
 
 @BOTH
-def test_mask_without_a_choice_for_one_of_two(workers):
+def test_mask_without_a_choice_for_one_of_two(workers: int) -> None:
     info = {"action_mask": np.array([True, True, False, False, False])}
     error = failure(pool_of(partial(faulty.TwoChoices, in_step=Replaced(4, info), number=2), workers))
     assert "(number 2, at step 3 (step 3 of its episode)) failed: the action mask allows no action." in error.sentence
 
 
 @BOTH
-def test_step_without_info(workers):
+def test_step_without_info(workers: int) -> None:
     error = failure(pool_of(partial(Faulty, Replaced(4, None), number=2, at=5), workers))
     assert "at step 5 (step 5 of its episode)) failed: step must return a dictionary as info, not" in error.sentence
     error = failure(pool_of(partial(Faulty, Replaced(4, None), number=2, at=3, masked=True), workers))
@@ -387,7 +394,7 @@ def test_step_without_info(workers):
     ("shown", "value"),
     [("choice", 201), pytest.param("bytes", np.array([0, 255, 0], np.uint8), marks=pytest.mark.slow)],
 )
-def test_choice_outside_its_space_ends_the_run(shown, value, tmp_path):
+def test_choice_outside_its_space_ends_the_run(shown: str, value: int | np.ndarray, tmp_path: Path) -> None:
     env = partial(Faulty, Replaced(0, value), number=2, shown=shown)
     with pytest.raises(EnvError, match=r"\(number 2, step 4 of a rollout\) gave an observation outside") as caught:
         PPOTrainer(env, out=tmp_path / "run", workers=0, **SMALL).train()
@@ -396,8 +403,8 @@ def test_choice_outside_its_space_ends_the_run(shown, value, tmp_path):
 
 
 @pytest.mark.slow
-def test_number_outside_its_space_is_told_once(tmp_path):
-    console, value = Notes(), np.float32([0, 11, 0])
+def test_number_outside_its_space_is_told_once(tmp_path: Path) -> None:
+    console, value = Notes(), np.array([0, 11, 0], np.float32)
     env = partial(Faulty, Replaced(0, value), number=2, shown="bounded")
     result = PPOTrainer(env, out=tmp_path / "run", workers=0, console=console, **SMALL).train()
     assert result["stop_reason"] == "budget"
@@ -411,7 +418,7 @@ def test_number_outside_its_space_is_told_once(tmp_path):
 
 
 @BOTH
-def test_close_twice(workers, pids):
+def test_close_twice(workers: int, pids: list[int]) -> None:
     pool = pool_of(Faulty, workers)
     pool.reset(0)
     started = time.monotonic()
@@ -422,7 +429,7 @@ def test_close_twice(workers, pids):
 
 
 @BOTH
-def test_close_after_a_failure(workers):
+def test_close_after_a_failure(workers: int) -> None:
     pool = pool_of(partial(Faulty, faulty.raises), workers)
     failure(pool)  # closes it at the failure, and again when it is left
     pool.close()
@@ -430,7 +437,7 @@ def test_close_after_a_failure(workers):
 
 @BOTH
 @pytest.mark.parametrize("fault", [faulty.raises, faulty.exits, pytest.param(faulty.hangs, marks=pytest.mark.slow)])
-def test_environment_that_does_not_close(workers, fault):
+def test_environment_that_does_not_close(workers: int, fault: Callable[[Any], Any]) -> None:
     pool = pool_of(partial(Faulty, in_closing=fault), workers)
     pool.reset(0)
     started = time.monotonic()
@@ -440,12 +447,16 @@ def test_environment_that_does_not_close(workers, fault):
 
 @pytest.mark.parametrize("start_method", ["forkserver", "fork"])
 @FORKED
-def test_closing_one_pool_beside_another(start_method, pids):
+def test_closing_one_pool_beside_another(start_method: Any, pids: list[int]) -> None:
     """The younger pool's processes must not hold on to what the older pool's wait for."""
     config = EnvConfig(workers=2, start_method=start_method)
-    with envs.make(Faulty).open_envs(4, config) as older, envs.make(Faulty).open_envs(4, config) as younger:
+    with (
+        gymnasium_source(Faulty).open_envs(4, config) as older,
+        gymnasium_source(Faulty).open_envs(4, config) as younger,
+    ):
         older.reset(0)
         younger.reset(0)
+        assert isinstance(older._engine, Workers)
         processes = list(older._engine._processes.values())
         started = time.monotonic()
         older.close()
@@ -457,8 +468,8 @@ def test_closing_one_pool_beside_another(start_method, pids):
 @pytest.mark.slow
 @START_METHODS
 @FORKED
-def test_forgotten_pool(start_method, pids):
-    pool = envs.make(Faulty).open_envs(4, EnvConfig(workers=2, start_method=start_method))
+def test_forgotten_pool(start_method: Any, pids: list[int]) -> None:
+    pool = gymnasium_source(Faulty).open_envs(4, EnvConfig(workers=2, start_method=start_method))
     pool.reset(0)
     del pool
     gc.collect()
@@ -468,14 +479,16 @@ def test_forgotten_pool(start_method, pids):
 # Restarts.
 
 
-def recorded(factory, workers, steps=8, **settings):
+def recorded(
+    factory: Callable[[], Any], workers: int, steps: int = 8, **settings: Any
+) -> tuple[dict[str, np.ndarray], list[str]]:
     with pool_of(factory, workers, **settings) as pool:
         pool.reset(0)
         return play(pool, steps), pool.notices
 
 
 @BOTH
-def test_restart_leaves_the_other_environments_alone(workers):
+def test_restart_leaves_the_other_environments_alone(workers: int) -> None:
     spoilt, notices = recorded(partial(Faulty, faulty.raises, number=2, at=3), workers, on_error="restart")
     whole, _ = recorded(Faulty, workers)
     others = [0, 1, 3]
@@ -492,7 +505,7 @@ def test_restart_leaves_the_other_environments_alone(workers):
     assert notices[0].endswith("It was started anew; that episode is left out.")
 
 
-def test_restarts_are_the_same_bits_with_and_without_workers():
+def test_restarts_are_the_same_bits_with_and_without_workers() -> None:
     env = partial(Faulty, faulty.raises, number=2, at=3)
     here, there = (recorded(env, workers, on_error="restart")[0] for workers in (0, 2))
     for name in here:
@@ -501,7 +514,7 @@ def test_restarts_are_the_same_bits_with_and_without_workers():
 
 @pytest.mark.slow
 @BOTH
-def test_restart_at_a_hang(workers):
+def test_restart_at_a_hang(workers: int) -> None:
     spoilt, notices = recorded(partial(Faulty, faulty.hangs, number=2, at=3), workers, on_error="restart")
     void = np.argwhere(~spoilt["valid"]).tolist()
     assert [2, 2] in void
@@ -511,7 +524,7 @@ def test_restart_at_a_hang(workers):
 
 
 @BOTH
-def test_restart_at_a_reset(workers):
+def test_restart_at_a_reset(workers: int) -> None:
     _, notices = recorded(partial(Faulty, in_reset=faulty.raises, number=2, at=0), workers, on_error="restart")
     assert len(notices) == 1
     spoilt, _ = recorded(partial(Faulty, in_reset=faulty.raises, number=2, at=5), workers, on_error="restart")
@@ -519,7 +532,7 @@ def test_restart_at_a_reset(workers):
 
 
 @BOTH
-def test_too_many_restarts(workers):
+def test_too_many_restarts(workers: int) -> None:
     env = partial(Faulty, faulty.raises, number=2, generations=range(9))
     error = failure(pool_of(env, workers, on_error="restart", max_restarts=2), steps=20)
     assert "number 2, at step 9 (step 3 of its episode)" in error.sentence  # the third one's third step
@@ -528,9 +541,9 @@ def test_too_many_restarts(workers):
 
 
 @BOTH
-def test_constructor_that_fails_again_and_again(workers, tmp_path):
+def test_constructor_that_fails_again_and_again(workers: int, tmp_path: Path) -> None:
     armed = tmp_path / "armed"
-    source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises))
+    source = gymnasium_source(partial(Faulty, armed=armed, in_making=faulty.raises))
     armed.touch()
     started = time.monotonic()
     error = failure(source.open_envs(4, EnvConfig(workers=workers, on_error="restart", max_restarts=5)))
@@ -539,9 +552,9 @@ def test_constructor_that_fails_again_and_again(workers, tmp_path):
 
 
 @BOTH
-def test_constructor_that_fails_once(workers, tmp_path):
+def test_constructor_that_fails_once(workers: int, tmp_path: Path) -> None:
     armed = tmp_path / "armed"
-    source = envs.make(partial(Faulty, armed=armed, in_making=faulty.raises_once))
+    source = gymnasium_source(partial(Faulty, armed=armed, in_making=faulty.raises_once))
     armed.touch()
     with source.open_envs(4, EnvConfig(workers=workers, on_error="restart")) as pool:
         assert lanes(pool.reset(0)).valid.all()
@@ -549,7 +562,7 @@ def test_constructor_that_fails_once(workers, tmp_path):
         assert len(pool.notices) == 1
 
 
-def test_processes_that_end_again_and_again(pids):
+def test_processes_that_end_again_and_again(pids: list[int]) -> None:
     env = partial(Faulty, faulty.dies, number=2, generations=range(9))
     error = failure(pool_of(env, 2, on_error="restart", max_restarts=2), steps=20)
     assert "(number 2, at step 9) failed: its worker" in error.sentence
@@ -558,7 +571,7 @@ def test_processes_that_end_again_and_again(pids):
     assert len(pids) == 4  # two, and two in their place
 
 
-def test_restart_of_a_killed_worker(pids):
+def test_restart_of_a_killed_worker(pids: list[int]) -> None:
     with pool_of(Faulty, 2, on_error="restart") as pool:
         pool.reset(0)
         before = play(pool, 2)
@@ -576,7 +589,7 @@ def test_restart_of_a_killed_worker(pids):
     assert "was killed by SIGKILL" in notices[0]
 
 
-def test_restart_in_a_process_that_replaced_another(pids):
+def test_restart_in_a_process_that_replaced_another(pids: list[int]) -> None:
     """The last restart that is allowed is made, and its numbers are not those of the first."""
     env = partial(Faulty, faulty.raises, number=1, generations=range(1, 9))
     with pool_of(env, 2, on_error="restart", max_restarts=2) as pool:
@@ -588,7 +601,7 @@ def test_restart_in_a_process_that_replaced_another(pids):
     assert len(set(seen["obs"][:, 1, 2].tolist())) == 6
 
 
-def test_process_lost_after_a_restart_draws_new_numbers(pids):
+def test_process_lost_after_a_restart_draws_new_numbers(pids: list[int]) -> None:
     with pool_of(partial(Faulty, faulty.raises, number=1, at=1), 2, on_error="restart") as pool:
         pool.reset(0)
         first = play(pool, 2)["obs"][:, 1]
@@ -598,7 +611,7 @@ def test_process_lost_after_a_restart_draws_new_numbers(pids):
     assert not set(first[:, 2].tolist()) & set(second[:, 2].tolist())
 
 
-def test_voided_episodes_are_left_out():
+def test_voided_episodes_are_left_out() -> None:
     with pool_of(Faulty, 0, num_envs=2) as pool:
         agents = make_agents(pool.spec.groups, Config())
         runner = HostRunner(pool, Learners(agents.policies), 6, actors(agents.groups))
@@ -613,7 +626,7 @@ def test_voided_episodes_are_left_out():
 
 
 @BOTH
-def test_training_with_a_restart(workers, tmp_path):
+def test_training_with_a_restart(workers: int, tmp_path: Path) -> None:
     """Of 64 steps, five episodes' beginning in environment 2 is lost: step 8 and the two before it."""
     console = Notes()
     env = partial(Faulty, faulty.raises, number=2, at=8)
@@ -632,7 +645,7 @@ def test_training_with_a_restart(workers, tmp_path):
 
 
 @BOTH
-def test_training_that_fails(workers, tmp_path):
+def test_training_that_fails(workers: int, tmp_path: Path) -> None:
     """The fifth rollout is not finished; the four before it are kept."""
     env, path = partial(Faulty, faulty.raises, number=2, at=75), tmp_path / "run"
     run = PPOTrainer(env, out=path, workers=workers, **SMALL | {"total_timesteps": 6400})
@@ -647,7 +660,7 @@ def test_training_that_fails(workers, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_final_evaluation_that_fails(workers, tmp_path):
+def test_final_evaluation_that_fails(workers: int, tmp_path: Path) -> None:
     """Its environments are seeded 999 further on; training is over, and its result stands."""
     console, env = Notes(), partial(Faulty, faulty.raises, number=999)
     result = PPOTrainer(env, out=tmp_path / "run", workers=workers, console=console, **SMALL).train()
@@ -657,7 +670,7 @@ def test_final_evaluation_that_fails(workers, tmp_path):
 
 
 @pytest.mark.slow
-def test_periodic_evaluation_that_fails(tmp_path):
+def test_periodic_evaluation_that_fails(tmp_path: Path) -> None:
     env = partial(Faulty, faulty.raises, number=999)
     run = PPOTrainer(env, out=tmp_path / "run", workers=2, **SMALL | {"eval_frequency": 1})
     with pytest.raises(EnvError, match=r"number 0, at step 3 .* What was trained before is in"):
@@ -665,7 +678,9 @@ def test_periodic_evaluation_that_fails(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stop_reason"] == "failed"
 
 
-def command(env, path, *flags, workers=2, steps=10_000_000, **keywords):
+def command(
+    env: str, path: Path, *flags: object, workers: int = 2, steps: int = 10_000_000, **keywords: Any
+) -> subprocess.Popen[str]:
     """A process of the command line, in a session of its own; it can import `faulty`."""
     places = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     args = [env, "--out", path, "--steps", steps, "--set", f"env.workers={workers}", *FLAGS, *flags]
@@ -679,7 +694,7 @@ def command(env, path, *flags, workers=2, steps=10_000_000, **keywords):
     )
 
 
-def session(pid):
+def session(pid: int) -> list[int]:
     """The running processes of the session that `pid` began, itself left out."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -693,10 +708,15 @@ def session(pid):
 
 
 @pytest.fixture
-def commands():
+def commands() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts command lines; whatever is left of them at the end is killed."""
     started = []
-    yield lambda *args, **keywords: started.append(command(*args, **keywords)) or started[-1]
+
+    def start(*args: Any, **keywords: Any) -> subprocess.Popen[str]:
+        started.append(command(*args, **keywords))
+        return started[-1]
+
+    yield start
     for process in started:
         for pid in [*session(process.pid), process.pid]:
             if running(pid):
@@ -704,15 +724,18 @@ def commands():
         process.communicate()
 
 
-def wait_for_rows(path, process):
+def wait_for_rows(path: Path, process: subprocess.Popen[str]) -> None:
     rows = path / "metrics.jsonl"
     assert wait_until(lambda: process.poll() is not None or (rows.exists() and rows.stat().st_size > 0), 60)
+    assert process.stderr is not None
     assert process.poll() is None, process.stderr.read()
 
 
 @pytest.mark.slow
 @BOTH
-def test_command_line_says_what_failed(workers, tmp_path, commands):
+def test_command_line_says_what_failed(
+    workers: int, tmp_path: Path, commands: Callable[..., subprocess.Popen[str]]
+) -> None:
     path = tmp_path / "run"
     process = commands("faulty:Crash-v0", path, workers=workers)
     _, said = process.communicate(timeout=100)
@@ -737,7 +760,9 @@ def test_command_line_says_what_failed(workers, tmp_path, commands):
         pytest.param("Hang-v0", "fork", marks=pytest.mark.learning),
     ],
 )
-def test_workers_end_with_a_killed_trainer(env, start_method, tmp_path, commands):
+def test_workers_end_with_a_killed_trainer(
+    env: str, start_method: Any, tmp_path: Path, commands: Callable[..., subprocess.Popen[str]]
+) -> None:
     process = commands(f"faulty:{env}", tmp_path / "run", "--set", f"env.start_method={start_method}")
     wait_for_rows(tmp_path / "run", process)
     if env == "Hang-v0":
@@ -756,7 +781,9 @@ def test_workers_end_with_a_killed_trainer(env, start_method, tmp_path, commands
     [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)],
     ids=["ctrl-c", "sigterm"],
 )
-def test_interrupted_command(number, code, everyone, tmp_path, commands):
+def test_interrupted_command(
+    number: int, code: int, everyone: bool, tmp_path: Path, commands: Callable[..., subprocess.Popen[str]]
+) -> None:
     """A terminal sends Ctrl-C to the workers too."""
     path = tmp_path / "run"
     process = commands("faulty:Fine-v0", path)
@@ -772,7 +799,7 @@ def test_interrupted_command(number, code, everyone, tmp_path, commands):
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_at_a_hang(tmp_path, commands):
+def test_ctrl_c_twice_at_a_hang(tmp_path: Path, commands: Callable[..., subprocess.Popen[str]]) -> None:
     """The first waits for the step at hand, which never ends; the second does not."""
     path = tmp_path / "run"
     process = commands("faulty:Hang-v0", path)
@@ -811,7 +838,7 @@ print(result["stop_reason"], result["total_steps"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", pytest.param("forkserver", marks=pytest.mark.learning)])
-def test_script_without_a_guard(start_method, tmp_path):
+def test_script_without_a_guard(start_method: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(start_method, SMALL))
     done = subprocess.run(

@@ -1,8 +1,11 @@
 """The figures in README are those that the command wrote."""
 
+from __future__ import annotations
+
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +14,13 @@ from proximo.presets import find_preset
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("figures", ROOT / "tools" / "figures.py")
+assert spec is not None
+assert spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
 
-def run(steps, reached=True, returned=0.0, seed=0):
+def run(steps: int, reached: bool = True, returned: float = 0.0, seed: int = 0) -> dict[str, Any]:
     return {"seed": seed, "steps": steps, "reached": reached, "return": returned}
 
 
@@ -27,7 +32,7 @@ KNOWN = {
 }
 
 
-def test_readme_shows_what_was_measured():
+def test_readme_shows_what_was_measured() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     held = json.loads((ROOT / "docs" / "figures.json").read_text(encoding="utf-8"))
     assert figures.with_table(readme, figures.table(held)) == readme, "run `python tools/figures.py`"
@@ -37,11 +42,11 @@ def test_readme_shows_what_was_measured():
         assert len(figure["runs"]) == figures.SEEDS
 
 
-def test_every_figure_is_of_a_preset():
+def test_every_figure_is_of_a_preset() -> None:
     assert all(find_preset(env) for env in figures.PRESETS)
 
 
-def test_the_table():
+def test_the_table() -> None:
     assert figures.table(KNOWN).splitlines()[2:] == [
         "| `CartPole-v1` | 475 | 72,192 (68,608 to 106,496) | 3 |",
         "| `gymnax/Acrobot-v1` | -90 | 94,208 (92,160 to 98,304) | 3 of 4 |",
@@ -50,14 +55,14 @@ def test_the_table():
     ]
 
 
-def test_it_is_written_between_its_marks():
+def test_it_is_written_between_its_marks() -> None:
     text = f"before\n{figures.START}\nold\n\nold\n{figures.END}\nafter"
     assert figures.with_table(text, r"a \1 b") == f"before\n{figures.START}\na \\1 b\n{figures.END}\nafter"
     with pytest.raises(UserError, match="must have one part"):
         figures.with_table("nothing", "new")
 
 
-def test_runs_that_are_there_are_not_repeated(tmp_path):
+def test_runs_that_are_there_are_not_repeated(tmp_path: Path) -> None:
     given = {"num_seeds": 2, "total_timesteps": 512, "eval_episodes": 2}
     first = figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given)
     assert first["goal"] == 475

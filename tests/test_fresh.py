@@ -1,40 +1,49 @@
 """A factory must make a new environment each time: one object behind several is refused."""
 
+from __future__ import annotations
+
 import os
+from pathlib import Path
 
 import gymnasium
 import pytest
 
 import zoo_probes
 from host_probes import Walk
-from proximo import PPOTrainer, envs
+from made import gymnasium_source
+from proximo import PPOTrainer
 from proximo.config import EnvConfig
 from proximo.envs.host.fresh import Fresh, named
 from proximo.errors import EnvError, UserError
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_factory_that_returns_one_object_is_refused(tmp_path, workers):
+def test_a_factory_that_returns_one_object_is_refused(tmp_path: Path, workers: int) -> None:
     env = Walk()
     with pytest.raises(UserError, match=r"factory .*<lambda> \(line \d+ of .*test_fresh.py\) returned the same Walk"):
         PPOTrainer(env=lambda: env, out=tmp_path / "run", num_envs=2, workers=workers, preset=False)
 
 
-def test_a_new_wrapper_around_one_object_is_no_new_environment():
+def test_a_new_wrapper_around_one_object_is_no_new_environment() -> None:
     env = Walk()
     with pytest.raises(UserError, match="returned the same Walk twice"):
-        envs.make(lambda: gymnasium.wrappers.TimeLimit(env, 5))
+        gymnasium_source(lambda: gymnasium.wrappers.TimeLimit(env, 5))
 
 
-def test_pettingzoo_s_factories_too():
+def test_pettingzoo_s_factories_too() -> None:
     env = zoo_probes.Lifetimes()
     with pytest.raises(UserError, match="returned the same Lifetimes twice"):
-        envs.make(lambda: env)
+        gymnasium_source(lambda: env)
 
 
-def test_a_few_objects_by_turns_are_refused_when_one_comes_again():
+def test_a_few_objects_by_turns_are_refused_when_one_comes_again() -> None:
     turns = [Walk() for _ in range(3)]
-    source = envs.make(lambda: turns.append(turns.pop(0)) or turns[-1])
+
+    def next_in_turn() -> Walk:
+        turns.append(turns.pop(0))
+        return turns[-1]
+
+    source = gymnasium_source(next_in_turn)
     with (
         source.open_envs(2, EnvConfig(workers=0)) as pool,
         pytest.raises(EnvError, match="returned the same Walk twice"),
@@ -42,9 +51,9 @@ def test_a_few_objects_by_turns_are_refused_when_one_comes_again():
         pool.reset(0)
 
 
-def test_an_object_that_serves_several_environments_of_a_worker_is_refused():
+def test_an_object_that_serves_several_environments_of_a_worker_is_refused() -> None:
     here, env = os.getpid(), Walk()
-    source = envs.make(lambda: Walk() if os.getpid() == here else env)
+    source = gymnasium_source(lambda: Walk() if os.getpid() == here else env)
     with (
         source.open_envs(4, EnvConfig(workers=2)) as pool,
         pytest.raises(EnvError, match="returned the same Walk twice"),
@@ -52,20 +61,20 @@ def test_an_object_that_serves_several_environments_of_a_worker_is_refused():
         pool.reset(0)
 
 
-def test_new_objects_are_given_out():
+def test_new_objects_are_given_out() -> None:
     made = []
 
-    def factory():
+    def factory() -> Walk:
         made.append(Walk())
         return made[-1]
 
-    with envs.make(factory).open_envs(3, EnvConfig(workers=0)) as pool:
+    with gymnasium_source(factory).open_envs(3, EnvConfig(workers=0)) as pool:
         pool.reset(0)
     assert len(made) >= 3
-    assert envs.make(Walk).spec.id == "Walk"
+    assert gymnasium_source(Walk).spec.id == "Walk"
 
 
-def test_what_is_gone_is_forgotten():
+def test_what_is_gone_is_forgotten() -> None:
     """A later object may get the place in memory, and so the identity, of one that is gone."""
     fresh = Fresh(Walk)
     for _ in range(100):
@@ -73,6 +82,6 @@ def test_what_is_gone_is_forgotten():
     assert len(fresh._given) <= 2
 
 
-def test_factories_are_named():
+def test_factories_are_named() -> None:
     assert named(Walk) == "Walk"
     assert named(gymnasium.make).startswith("make (line ")

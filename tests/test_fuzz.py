@@ -3,11 +3,16 @@
 A few seconds for each file here; `make test-faults` goes on for minutes. A failure names the seed that repeats it.
 """
 
+from __future__ import annotations
+
 import io
 import os
 import random
 import shutil
 import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gymnasium import spaces
@@ -31,7 +36,7 @@ from proximo.train.setup import find_resumable, is_complete
 GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
 SECONDS, LONG = 3.0, 120.0
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
-SETTINGS = SIZES | dict(eval_frequency=1, eval_episodes=1, checkpoint_every_steps=16)
+SETTINGS: dict[str, Any] = SIZES | dict(eval_frequency=1, eval_episodes=1, checkpoint_every_steps=16)
 EXPERIMENT = """envs: [CartPole-v1, Acrobot-v1]
 seeds: [1, 2]
 base: {ppo: {gamma: 0.9}, train: {total_timesteps: 1000}}
@@ -47,7 +52,7 @@ WORDS = [
 ]
 
 
-def mutated(data, rng):
+def mutated(data: bytes, rng: random.Random) -> bytes:
     """`data`, damaged a few times."""
     for _ in range(rng.randint(1, 4)):
         place, size = rng.randrange(len(data) + 1), rng.choice([1, 2, 8, 50, 500])
@@ -71,7 +76,7 @@ def mutated(data, rng):
     return data
 
 
-def spoiled(file, data, rng, outside):
+def spoiled(file: Path, data: bytes, rng: random.Random, outside: Path) -> None:
     """Write `data` damaged, or put something that is no file in its place."""
     if file.is_dir() and not file.is_symlink():
         file.rmdir()
@@ -79,7 +84,7 @@ def spoiled(file, data, rng, outside):
         file.unlink(missing_ok=True)
     kind = rng.randrange(25)
     if kind == 0:
-        file.symlink_to(rng.choice([outside / "file", outside, "/dev/zero", "nowhere", file]))
+        file.symlink_to(rng.choice([outside / "file", outside, Path("/dev/zero"), Path("nowhere"), file]))
     elif kind == 1:
         os.mkfifo(file)
     elif kind == 2:
@@ -88,7 +93,7 @@ def spoiled(file, data, rng, outside):
         file.write_bytes(mutated(data, rng))
 
 
-def shown(what):
+def shown(what: Any) -> None:
     """Print it, and look at what a terminal would get."""
     out = io.StringIO()
     Rich(file=out, width=200, emoji=False, highlight=False).print(what)
@@ -96,7 +101,7 @@ def shown(what):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`runs/run`, complete; `experiment`, planned."""
     home = tmp_path_factory.mktemp("fuzz")
     PPOTrainer("gymnax/CartPole-v1", out=home / "runs" / "run", preset=False, **SETTINGS).train()
@@ -108,7 +113,7 @@ def whole(tmp_path_factory):
     return home
 
 
-def read_all(home):
+def read_all(home: Path) -> Iterator[Callable[[], Any]]:
     """What the commands do with the folders of runs, but for training and playing."""
     run = home / "runs" / "run"
     listed = list_runs(home / "runs")
@@ -124,19 +129,19 @@ def read_all(home):
     yield lambda: RunDirectory.reopen(run, 2).close()
 
 
-def read_experiment(home):
+def read_experiment(home: Path) -> Iterator[Callable[[], Any]]:
     yield lambda: shown(plan_table(Plan.load(home / "experiment")))
     yield lambda: gather([home / "experiment"])
 
 
-def compare(home):
+def compare(home: Path) -> None:
     from proximo.experiment.summarize import Comparison, summarize
 
     found = gather([home / "runs"])
     shown(comparison_table(summarize(Comparison("title", tuple(found)), home)))
 
 
-TARGETS = {
+TARGETS: dict[str, Callable[[Path], Iterable[Callable[[], Any]]]] = {
     "runs/run/config.yaml": lambda home: [*read_all(home), lambda: compare(home)],
     "runs/run/result.json": lambda home: [*read_all(home), lambda: compare(home)],
     "runs/run/metrics.jsonl": lambda home: [*read_all(home), lambda: compare(home)],
@@ -152,7 +157,7 @@ TARGETS = {
 }
 
 
-def fuzz(whole, tmp_path, name, seconds, first):
+def fuzz(whole: Path, tmp_path: Path, name: str, seconds: float, first: int) -> int:
     """Damage one file again and again; how often."""
     home = tmp_path / "home"
     shutil.copytree(whole, home)
@@ -161,8 +166,8 @@ def fuzz(whole, tmp_path, name, seconds, first):
     until, seed = time.monotonic() + seconds, first
     while time.monotonic() < until or seed < first + 10:
         spoiled(home / name, data, random.Random(seed), home / "outside")
-        calls: list = []
-        found = [trouble(lambda calls=calls: calls.extend(TARGETS[name](home)))]
+        calls: list[Any] = []
+        found = [trouble(lambda: calls.extend(TARGETS[name](home)))]  # noqa: B023
         found += [trouble(call) for call in calls]
         assert not any(found), f"seed {seed}: {[text for text in found if text]}"
         seed += 1
@@ -174,20 +179,22 @@ def fuzz(whole, tmp_path, name, seconds, first):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_files_are_read_or_refused(whole, tmp_path, monkeypatch, name):
+def test_damaged_files_are_read_or_refused(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert fuzz(whole, tmp_path, name, SECONDS, 0) >= 10
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_files_for_long(whole, tmp_path, monkeypatch, name):
+def test_damaged_files_for_long(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     count = fuzz(whole, tmp_path, name, LONG, 10**6)
     print(f"{name}: {count:,} damaged files")
 
 
-def test_the_damage_is_real(whole, tmp_path):
+def test_the_damage_is_real(whole: Path, tmp_path: Path) -> None:
     """Most of what is tried is no longer what it was, and much of it is refused."""
     data = (whole / "runs" / "run" / "config.yaml").read_bytes()
     file, refused = tmp_path / "config.yaml", 0
@@ -201,5 +208,5 @@ def test_the_damage_is_real(whole, tmp_path):
     assert refused >= 15
 
 
-def test_checkpoints_are_where_they_are_expected(whole):
+def test_checkpoints_are_where_they_are_expected(whole: Path) -> None:
     assert checkpoint.steps(whole / "runs" / "run")[-1] == 32

@@ -1,5 +1,7 @@
 """The tool that compares runs to the bit must see a difference, and only a difference."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import golden  # noqa: E402
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Path:
     (tmp_path / "models").mkdir()
     save_file({"kernel": np.arange(3.0), "bias": np.zeros(1)}, tmp_path / "models" / "final_actor.safetensors")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5, "time/elapsed": 1}\n{"step": 2, "loss": 0.25}\n')
@@ -23,7 +25,7 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_times_and_names_of_arrays_are_no_difference(run):
+def test_times_and_names_of_arrays_are_no_difference(run: Path) -> None:
     before = golden.hashed(run)
     save_file({"b": np.zeros(1), "w": np.arange(3.0)}, run / "models" / "final_actor.safetensors")
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5, "time/elapsed": 9}\n{"step": 2, "loss": 0.25}\n')
@@ -31,7 +33,7 @@ def test_times_and_names_of_arrays_are_no_difference(run):
 
 
 @pytest.mark.parametrize("part", ["metrics", "models", "final"])
-def test_a_changed_number_is_found_and_named(run, part, capsys):
+def test_a_changed_number_is_found_and_named(run: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = golden.hashed(run)
     if part == "metrics":
         (run / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.250001}\n')
@@ -43,7 +45,7 @@ def test_a_changed_number_is_found_and_named(run, part, capsys):
     assert f"a: {part} differ: " in capsys.readouterr().out
 
 
-def test_new_metrics_are_listed_and_allowed(run, capsys):
+def test_new_metrics_are_listed_and_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = golden.hashed(run)
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5, "kl": 1}\n{"step": 2, "loss": 0.25, "kl": 2}\n')
     assert golden.report("a", before, golden.hashed(run))
@@ -51,7 +53,7 @@ def test_new_metrics_are_listed_and_allowed(run, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_twice(tmp_path):
+def test_a_run_is_the_same_twice(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "golden.py")]
     file = str(tmp_path / "hashes.json")
     for what in ("record", "compare"):

@@ -1,12 +1,18 @@
 """Every family of host environments trains: a few updates, finite losses, evaluation, a policy that acts."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+from made import gymnasium_source
 from proximo import PPOAgent, PPOTrainer
+from proximo.envs.host.gymnasium import GymnasiumSource
 
 FAMILIES = {
     "classic control": "Acrobot-v1",
@@ -33,7 +39,7 @@ LONG = ("toy text, a tuple", "classic control", "EnvPool MuJoCo", "EnvPool dm_co
         for name, env in FAMILIES.items()
     ],
 )
-def test_family_trains(env, tmp_path):
+def test_family_trains(env: Any, tmp_path: Path) -> None:
     trainer = PPOTrainer(
         env,
         out=tmp_path / "run",
@@ -56,16 +62,15 @@ def test_family_trains(env, tmp_path):
     assert all(np.isfinite(row["loss/total"]) for row in rows)
     agent = PPOAgent.load(tmp_path / "run" / "models" / "final_actor.safetensors")
     if not env.startswith("envpool/"):
+        assert isinstance(trainer.env, GymnasiumSource)
         single = trainer.env.factory()
         obs, _ = single.reset(seed=0)
         assert single.action_space.contains(agent.act(obs))
         single.close()
 
 
-def test_atari_is_preprocessed_as_usual():
-    from proximo.envs import make
-
-    source = make("ALE/Pong-v5")
+def test_atari_is_preprocessed_as_usual() -> None:
+    source = gymnasium_source("ALE/Pong-v5")
     assert source.spec.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     env = source.factory()
     env.reset(seed=0)

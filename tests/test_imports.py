@@ -1,5 +1,7 @@
 """The layout's rules, read from the source: who may import whom, and who may import which library."""
 
+from __future__ import annotations
+
 import ast
 import subprocess
 import sys
@@ -66,30 +68,30 @@ class Import(NamedTuple):
     in_function: bool
 
     @property
-    def module(self):
+    def module(self) -> str:
         """The module of Proximo that imports, without `proximo.`."""
         return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @property
-    def top(self):
+    def top(self) -> str:
         return self.module.partition(".")[0]
 
     @property
-    def row(self):
+    def row(self) -> str:
         """What the module that imports is called in ALLOWED: by its own name, or its package's."""
         return self.module if self.module in ALLOWED else self.top
 
-    def of(self, *names):
+    def of(self, *names: str) -> bool:
         return any(f"{self.name}.".startswith(f"{name}.") for name in names)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.file}:{self.line} imports {self.name}"
 
 
-def find_imports(source, file):
+def find_imports(source: str, file: str) -> list[Import]:
     package = ".".join(["proximo", *Path(file).parts[:-1]])
 
-    def visit(node, in_function):
+    def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
         in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         if isinstance(node, ast.Import):
             yield from (Import(file, node.lineno, alias.name, in_function) for alias in node.names)
@@ -106,11 +108,11 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 IMPORTS = [found for file in FILES for found in find_imports((ROOT / file).read_text(encoding="utf-8"), file)]
 
 
-def listed(wrong):
+def listed(wrong: Iterable[Import]) -> str:
     return "\n".join(map(str, wrong))
 
 
-def test_the_reader_sees_every_form_of_import():
+def test_the_reader_sees_every_form_of_import() -> None:
     source = (
         "import a.b as c\nfrom flax import linen\ndef f():\n    from . import api\n    from ..errors import UserError"
     )
@@ -123,13 +125,13 @@ def test_the_reader_sees_every_form_of_import():
     assert len(IMPORTS) > 50
 
 
-def test_every_module_has_its_row():
+def test_every_module_has_its_row() -> None:
     missing = {file.partition("/")[0].removesuffix(".py") for file in FILES} - set(ALLOWED) - UNRESTRICTED
     assert not missing, f"add {', '.join(sorted(missing))} to ALLOWED in tests/test_imports.py, with what it may import"
 
 
 @pytest.mark.parametrize("module", ALLOWED)
-def test_modules_import_only_leftward(module):
+def test_modules_import_only_leftward(module: str) -> None:
     allowed = [module, *ALLOWED[module].split()]
     names = [f"proximo.{name}" for name in allowed]
     wrong = [found for found in IMPORTS if found.row == module and found.of("proximo") and not found.of(*names)]
@@ -150,17 +152,17 @@ def test_no_module_is_imported_by_what_it_imports():
 
 
 @pytest.mark.parametrize("library", OWNER)
-def test_only_one_file_imports_the_library(library):
+def test_only_one_file_imports_the_library(library: str) -> None:
     wrong = [found for found in IMPORTS if found.of(library) and not found.file.startswith(OWNER[library])]
     assert not wrong, f"only {OWNER[library]} may import {library}:\n{listed(wrong)}"
 
 
-def test_environments_know_no_networks_and_no_optimizers():
+def test_environments_know_no_networks_and_no_optimizers() -> None:
     wrong = [found for found in IMPORTS if found.top == "envs" and found.of("flax.linen", "flax.nnx", "optax")]
     assert not wrong, listed(wrong)
 
 
-def test_policies_know_of_environments_only_who_shares_one():
+def test_policies_know_of_environments_only_who_shares_one() -> None:
     wrong = [
         found
         for found in IMPORTS
@@ -169,17 +171,17 @@ def test_policies_know_of_environments_only_who_shares_one():
     assert not wrong, listed(wrong)
 
 
-def test_matplotlib_is_imported_inside_functions():
+def test_matplotlib_is_imported_inside_functions() -> None:
     wrong = [found for found in IMPORTS if found.of("matplotlib", "mpl_toolkits") and not found.in_function]
     assert not wrong, listed(wrong)
 
 
-def test_adapters_are_only_reached_through_their_family():
+def test_adapters_are_only_reached_through_their_family() -> None:
     wrong = [found for found in IMPORTS if found.of(*(family.adapter for family in FAMILIES.values()))]
     assert not wrong, f"ask proximo.envs.make instead:\n{listed(wrong)}"
 
 
-def test_importing_environments_and_settings_loads_no_family_and_no_tracking():
+def test_importing_environments_and_settings_loads_no_family_and_no_tracking() -> None:
     heavy = ["gymnax", "mlflow", "matplotlib", "typer"]
     code = f"import sys, proximo.envs, proximo.settings; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

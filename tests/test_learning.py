@@ -1,5 +1,9 @@
 """Presets reach their goals: the mean return of the last 100 episodes, within a budget of steps, on fixed seeds."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 from proximo import PPOTrainer
@@ -21,7 +25,7 @@ GOALS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("env", "goal", "steps", "seeds"), GOALS)
-def test_preset_reaches_the_goal(env, goal, steps, seeds, tmp_path):
+def test_preset_reaches_the_goal(env: str, goal: int, steps: int, seeds: tuple[int, ...], tmp_path: Path) -> None:
     for seed in seeds:
         trainer = PPOTrainer(env=env, seed=seed, out=tmp_path / str(seed), target_reward=goal, eval_frequency=0)
         result = trainer.train()

@@ -1,11 +1,15 @@
 """A run read back: `load_policy`, and `proximo evaluate` as a user meets it."""
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,11 +22,13 @@ from proximo.run_dir.read import default_policy, find_run
 from proximo.train.checkpoint import steps
 from proximo.train.load import load_policy
 
-SMALL = dict(num_envs=2, rollout_length=8, minibatch_size=8, hidden_sizes=[8], total_timesteps=32, epochs_per_update=1)
+SMALL: dict[str, Any] = dict(
+    num_envs=2, rollout_length=8, minibatch_size=8, hidden_sizes=[8], total_timesteps=32, epochs_per_update=1
+)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "runs" / "tiny"
     trainer = PPOTrainer("CartPole-v1", out=path, preset=False, eval_episodes=4, workers=0, seed=3, **SMALL)
     trainer.train()
@@ -30,21 +36,21 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def proximo(monkeypatch, capsys):
+def proximo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """The command, in this process: its exit code, standard output and standard error."""
 
-    def call(*args):
+    def call(*args: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["proximo", *map(str, args)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
+        return int(ended.value.code or 0), printed.out, printed.err
 
     return call
 
 
 @pytest.mark.slow
-def test_policies_of_a_run(run):
+def test_policies_of_a_run(run: Path) -> None:
     final, last = load_policy(run, "final").public, load_policy(run, "last").public
     step = load_policy(run, str(steps(run)[-1])).public
     obs = np.array([0.1, -0.2, 0.3, 0.1], np.float32)
@@ -54,7 +60,7 @@ def test_policies_of_a_run(run):
         np.testing.assert_array_equal(one, other)
 
 
-def test_without_a_final_policy_the_last_checkpoint_is_meant(run, tmp_path):
+def test_without_a_final_policy_the_last_checkpoint_is_meant(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "models" / "final_actor.safetensors").unlink()
@@ -63,7 +69,7 @@ def test_without_a_final_policy_the_last_checkpoint_is_meant(run, tmp_path):
         load_policy(copy, "final")
 
 
-def test_a_run_is_found_by_its_name(run, monkeypatch):
+def test_a_run_is_found_by_its_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run.parent.parent)
     assert find_run(run) == run
     assert find_run(Path("tiny")).resolve() == run
@@ -71,7 +77,7 @@ def test_a_run_is_found_by_its_name(run, monkeypatch):
         find_run(Path("tinny"))
 
 
-def test_the_table(run, proximo):
+def test_the_table(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:
     code, printed, errors = proximo("evaluate", run, "--episodes", 5)
     assert (code, errors) == (0, "")
     first, titles, *rows, meant = printed.splitlines()
@@ -81,7 +87,7 @@ def test_the_table(run, proximo):
     assert meant.endswith("if it terminates (track.success_return sets a return instead).")
 
 
-def test_json_repeats_the_final_evaluation_of_training(run, proximo):
+def test_json_repeats_the_final_evaluation_of_training(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:
     code, printed, errors = proximo("evaluate", run, "--episodes", 4, "--json")
     assert (code, errors) == (0, "")
     found = json.loads(printed)
@@ -90,8 +96,8 @@ def test_json_repeats_the_final_evaluation_of_training(run, proximo):
     assert found == about | result["final_eval"]
 
 
-def test_drawn_actions_and_seeds(run, proximo):
-    def returns(*flags):
+def test_drawn_actions_and_seeds(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:
+    def returns(*flags: Any) -> tuple[Any, Any]:
         found = json.loads(proximo("evaluate", run, "--episodes", 6, "--json", *flags)[1])
         return found["deterministic"], found["return_mean"]
 
@@ -101,7 +107,7 @@ def test_drawn_actions_and_seeds(run, proximo):
     assert len({drawn, returns("--stochastic", "--seed", 4), returns()}) == 3
 
 
-def test_video(run, proximo):
+def test_video(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:
     av = pytest.importorskip("av")
     code, printed, _ = proximo("evaluate", run, "--episodes", 1, "--json", "--video", "--checkpoint", "last")
     assert code == 0
@@ -112,7 +118,7 @@ def test_video(run, proximo):
 
 
 @pytest.mark.slow
-def test_a_video_prints_nothing_of_its_own(run):
+def test_a_video_prints_nothing_of_its_own(run: Path) -> None:
     """Neither pygame's greeting nor a complaint about sound: a process of its own shows both."""
     command = [sys.executable, "-c", "from proximo.cli import main; main()"]
     done = subprocess.run(
@@ -133,20 +139,24 @@ def test_a_video_prints_nothing_of_its_own(run):
         (["--seed", "-1"], "--seed must be at least 0"),
     ],
 )
-def test_wrong_flags(run, proximo, flags, sentence):
+def test_wrong_flags(run: Path, proximo: Callable[..., tuple[int, str, str]], flags: list[str], sentence: str) -> None:
     code, printed, errors = proximo("evaluate", run, *flags)
     assert (code, printed) == (2, "")
     assert sentence in errors
 
 
-def test_folders_that_are_no_runs(run, proximo, tmp_path, monkeypatch):
+def test_folders_that_are_no_runs(
+    run: Path, proximo: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert proximo("evaluate", "nowhere")[0] == 2
     assert "which holds none yet" in proximo("evaluate", "nowhere")[2]
     assert "it has no config.yaml" in proximo("evaluate", tmp_path)[2]
 
 
-def test_an_environment_that_no_id_makes(run, proximo, tmp_path):
+def test_an_environment_that_no_id_makes(
+    run: Path, proximo: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     config = (copy / "config.yaml").read_text()
@@ -161,7 +171,9 @@ def test_an_environment_that_no_id_makes(run, proximo, tmp_path):
     assert "MountainCar-v0 has Box" in errors
 
 
-def test_a_missing_extra_is_named_before_anything_is_played(run, proximo, monkeypatch):
+def test_a_missing_extra_is_named_before_anything_is_played(
+    run: Path, proximo: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "av" else found(name, *rest))
     monkeypatch.setattr(evaluate, "make_evaluator", None)

@@ -1,5 +1,10 @@
 """The parts of the PPO loss by hand, and that invalid samples take no part in it."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,11 +33,11 @@ from proximo.ppo.samples import Samples
 EPS = jnp.float32(0.2)
 
 
-def floats(*values):
-    return jnp.asarray(np.float32(values))
+def floats(*values: Any) -> jax.Array:
+    return jnp.asarray(np.array(values, np.float32))
 
 
-def flags(*values):
+def flags(*values: Any) -> jax.Array:
     return jnp.array(values, bool)
 
 
@@ -43,21 +48,21 @@ ALL = flags(1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("garbage", [0.0, 1e38, np.inf, np.nan])
-def test_masked_mean_ignores_invalid_entries(garbage):
+def test_masked_mean_ignores_invalid_entries(garbage: float) -> None:
     assert masked_mean(floats(1, garbage, 5, garbage), flags(1, 0, 1, 0)) == 3
 
 
-def test_masked_mean_of_nothing_is_zero():
+def test_masked_mean_of_nothing_is_zero() -> None:
     assert masked_mean(floats(1, 2), flags(0, 0)) == 0
 
 
-def test_standardized_advantages():
+def test_standardized_advantages() -> None:
     # Valid are 1 and 5: mean 3, deviation 2.
     result = standardize_advantages(floats(1, 99, 5, -99), flags(1, 0, 1, 0))
     np.testing.assert_allclose(result[jnp.array([0, 2])], [-1, 1], rtol=1e-6)
 
 
-def test_equal_advantages_become_zero():
+def test_equal_advantages_become_zero() -> None:
     assert not standardize_advantages(floats(3, 3, 3, 3), ALL).any()
 
 
@@ -77,7 +82,7 @@ def test_equal_advantages_become_zero():
         (0.5, 2, 1, 1),  # below and worse: likewise
     ],
 )
-def test_clipped_surrogate(ratio, advantage, objective, slope):
+def test_clipped_surrogate(ratio: float, advantage: int, objective: float, slope: float) -> None:
     surrogate = lambda log_ratio: clipped_surrogate(log_ratio, floats(advantage), EPS)[0]  # noqa: E731
     value, gradient = jax.value_and_grad(surrogate)(jnp.log(floats(ratio)))
     assert value == pytest.approx(objective, rel=1e-6)
@@ -87,7 +92,7 @@ def test_clipped_surrogate(ratio, advantage, objective, slope):
 # The value loss
 
 
-def test_value_loss_is_the_squared_error():
+def test_value_loss_is_the_squared_error() -> None:
     assert value_loss(floats(1, 5), floats(9, 9), floats(3, 2), None).tolist() == [4, 9]
 
 
@@ -100,27 +105,27 @@ def test_value_loss_is_the_squared_error():
         (3, 1, 0, 9),  # moved away from the target: (3 - 0)^2 > (1.5 - 0)^2
     ],
 )
-def test_clipped_value_loss_is_the_larger_of_two(value, old, target, loss):
+def test_clipped_value_loss_is_the_larger_of_two(value: float, old: int, target: int, loss: float) -> None:
     assert value_loss(floats(value), floats(old), floats(target), 0.5).tolist() == [loss]
 
 
 # The estimate of the KL divergence
 
 
-def test_approximate_kl():
+def test_approximate_kl() -> None:
     # ((2 - 1) - log 2 + (1/2 - 1) + log 2) / 2 = 1/4
     log_ratio = jnp.log(floats(2, 0.5, 7, 7))
     assert approximate_kl(log_ratio, flags(1, 1, 0, 0)) == pytest.approx(0.25, rel=1e-6)
 
 
-def test_approximate_kl_of_no_change_is_zero():
+def test_approximate_kl_of_no_change_is_zero() -> None:
     assert approximate_kl(floats(0, 0, 0, 0), ALL) == 0
 
 
-def test_approximate_kl_is_never_negative():
+def test_approximate_kl_is_never_negative() -> None:
     # Sizes from 1e-12 to 80, each alone: rounding must not take the smallest below zero.
     sizes = np.logspace(-12, np.log10(80), 20_000)
-    log_ratios = jnp.asarray(np.float32([sizes, -sizes]).reshape(-1, 1))
+    log_ratios = jnp.asarray(np.array([sizes, -sizes], np.float32).reshape(-1, 1))
     each = jax.jit(jax.vmap(approximate_kl))(log_ratios, jnp.ones((40_000, 1), bool))
     assert (each >= 0).all()
 
@@ -139,27 +144,27 @@ TARGET = floats(1, 2, 3, 4)
         ([4, 3, 2, 1], -3),  # errors -3, -1, 1, 3: variance 5 against 1.25
     ],
 )
-def test_explained_variance(value, expected):
+def test_explained_variance(value: list[int], expected: int) -> None:
     assert explained_variance(floats(*value), TARGET, ALL) == pytest.approx(expected, abs=1e-6)
 
 
-def test_explained_variance_ignores_invalid_entries():
+def test_explained_variance_ignores_invalid_entries() -> None:
     assert explained_variance(floats(1, 2, 99, 4), floats(1, 2, -99, 4), flags(1, 1, 0, 1)) == 1
 
 
 @pytest.mark.parametrize("value", [[1, 1, 1, 1], [1, 2, 3, 4]])
 @pytest.mark.parametrize("target", [1.0, 0.1])
-def test_explained_variance_of_equal_targets_is_not_a_number(value, target):
+def test_explained_variance_of_equal_targets_is_not_a_number(value: list[int], target: float) -> None:
     # Six times 0.1 do not add up to 0.6 in single precision: the mean is off, and so is the variance from 0.
-    value = floats(*value, 0, 0)
-    assert jnp.isnan(explained_variance(value, jnp.full(6, target), jnp.ones(6, bool)))
-    assert jnp.isnan(explained_variance(value, floats(*[target] * 5, 9), flags(1, 1, 1, 1, 1, 0)))
+    values = floats(*value, 0, 0)
+    assert jnp.isnan(explained_variance(values, jnp.full(6, target), jnp.ones(6, bool)))
+    assert jnp.isnan(explained_variance(values, floats(*[target] * 5, 9), flags(1, 1, 1, 1, 1, 0)))
 
 
 # Terms, their means and their sum
 
 
-def test_the_terms_of_the_loss():
+def test_the_terms_of_the_loss() -> None:
     # Ratios 1.5 and 0.5, held at 1.2 for A = 2 and open for A = 1; errors of 1 and 3; weights as set, entropy and
     # objective to be raised.
     outputs = Outputs(
@@ -187,9 +192,9 @@ def test_the_terms_of_the_loss():
     np.testing.assert_allclose(terms["entropy"][1], [0.25, 0.75], rtol=1e-6)
 
 
-def test_the_loss_is_the_sum_of_weighted_means_over_valid_samples():
+def test_the_loss_is_the_sum_of_weighted_means_over_valid_samples() -> None:
     # Means of the first and third: 2 and 30; 0.5 * 2 - 3 * 30 = -89. What has no weight is logged alone.
-    terms = {
+    terms: dict[str, tuple[float | jax.Array, jax.Array]] = {
         "one": (0.5, floats(1, 99, 3)),
         "other": (-3.0, floats(20, np.nan, 40)),
         "seen": (0, flags(1, 1, 0)),
@@ -201,8 +206,8 @@ def test_the_loss_is_the_sum_of_weighted_means_over_valid_samples():
     )
 
 
-def test_what_has_no_weight_cannot_spoil_the_loss():
-    def total(x):
+def test_what_has_no_weight_cannot_spoil_the_loss() -> None:
+    def total(x: jax.Array) -> jax.Array:
         return weighted_sum({"learned": (2.0, x), "seen": (0.0, jnp.log(x - 3))}, flags(1, 1))[0]
 
     value, gradient = jax.value_and_grad(total)(floats(1, 3))  # the logarithm of -2, and of 0
@@ -224,7 +229,7 @@ def test_what_has_no_weight_cannot_spoil_the_loss():
         ({}, "A loss needs a term whose weight is not 0"),
     ],
 )
-def test_what_is_no_loss_is_refused(terms, sentence):
+def test_what_is_no_loss_is_refused(terms: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         check_terms(terms, 2)
 
@@ -238,14 +243,14 @@ PLAIN, CLIPPED = None, 0.5
 
 
 @pytest.fixture(scope="module")
-def params():
+def params() -> Any:
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(POLICY.init, jax.random.key(0))
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), shapes)
 
 
 @pytest.fixture(scope="module")
-def samples(params):
+def samples(params: Any) -> Samples:
     """Six samples that the policy itself took."""
     rng = np.random.default_rng(1)
     obs, carry = jnp.asarray(rng.normal(size=(NUM, 2)).astype(np.float32)), POLICY.initial_carry(NUM)
@@ -266,13 +271,13 @@ def samples(params):
 differentiate = jax.jit(jax.grad(minibatch_loss, has_aux=True), static_argnums=(3, 4, 6))
 
 
-def loss_and_gradients(params, samples, clip_value=PLAIN):
+def loss_and_gradients(params: Any, samples: Samples, clip_value: float | None = PLAIN) -> tuple[Any, dict[str, float]]:
     hyper = Hyper(EPS, jnp.float32(0.3), 0.7, clip_value)
     gradients, metrics = differentiate(params, None, samples, POLICY, clip_loss, hyper, clip_value is not None)
     return gradients, {name: float(value) for name, value in metrics.items()}
 
 
-def test_before_the_first_step_nothing_has_moved(params, samples):
+def test_before_the_first_step_nothing_has_moved(params: Any, samples: Samples) -> None:
     _, metrics = loss_and_gradients(params, samples)
     assert metrics["loss/objective"] == pytest.approx(np.asarray(samples.advantage).mean(), rel=1e-5)
     assert metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-6)
@@ -281,17 +286,19 @@ def test_before_the_first_step_nothing_has_moved(params, samples):
     assert metrics["loss/critic"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_total_is_the_weighted_sum_of_the_parts(params, samples):
+def test_total_is_the_weighted_sum_of_the_parts(params: Any, samples: Samples) -> None:
     _, metrics = loss_and_gradients(params, samples)
     assert 0 < metrics["loss/entropy"] < np.log(3)
     total = -metrics["loss/objective"] + 0.7 * metrics["loss/critic"] - 0.3 * metrics["loss/entropy"]
     assert metrics["loss/total"] == pytest.approx(total, rel=1e-5)
 
 
-def test_ratios_are_of_new_to_old_probabilities(params, samples):
+def test_ratios_are_of_new_to_old_probabilities(params: Any, samples: Samples) -> None:
     # The old policy was as likely (ratio 1), or less so by 1.5: r = 1.5 is held at 1.2 where A = 1, not where A = -1.
-    samples = samples.replace(
-        log_prob=samples.log_prob - jnp.log(floats(1, 1, 1.5, 1.5, 1.5, 1.5)), advantage=floats(1, -1, 1, -1, 1, -1)
+    samples = replace(
+        samples,
+        log_prob=samples.log_prob - jnp.log(floats(1, 1, 1.5, 1.5, 1.5, 1.5)),
+        advantage=floats(1, -1, 1, -1, 1, -1),
     )
     _, metrics = loss_and_gradients(params, samples)
     assert metrics["loss/objective"] == pytest.approx((0 + 2 * (1.2 - 1.5)) / 6, rel=1e-5)
@@ -299,27 +306,29 @@ def test_ratios_are_of_new_to_old_probabilities(params, samples):
     assert metrics["ppo/approx_kl"] == pytest.approx((0.5 - np.log(1.5)) * 4 / 6, rel=1e-4)
 
 
-def test_clip_fraction_counts_ratios_on_both_sides(params, samples):
-    samples = samples.replace(log_prob=samples.log_prob - jnp.log(floats(0.75, 0.85, 0.95, 1.15, 1.25, 3)))
+def test_clip_fraction_counts_ratios_on_both_sides(params: Any, samples: Samples) -> None:
+    samples = replace(samples, log_prob=samples.log_prob - jnp.log(floats(0.75, 0.85, 0.95, 1.15, 1.25, 3)))
     assert loss_and_gradients(params, samples)[1]["ppo/clip_fraction"] == pytest.approx(3 / 6)
 
 
-def test_clip_value_reaches_the_loss(params, samples):
+def test_clip_value_reaches_the_loss(params: Any, samples: Samples) -> None:
     # Every value has moved up by 2 since the rollout, to within 1 of its target: as if by 0.5, it is 2.5 away.
-    samples = samples.replace(value=samples.value - 2, target=samples.value + 1)
+    samples = replace(samples, value=samples.value - 2, target=samples.value + 1)
     for clip_value, loss in ((PLAIN, 1), (CLIPPED, 2.5**2)):
         assert loss_and_gradients(params, samples, clip_value)[1]["loss/critic"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_masked_actions_have_no_entropy(params, samples):
+def test_masked_actions_have_no_entropy(params: Any, samples: Samples) -> None:
     only = jax.nn.one_hot(samples.action, 3, dtype=bool)
-    _, metrics = loss_and_gradients(params, samples.replace(action_mask=only, log_prob=jnp.zeros(NUM)))
+    _, metrics = loss_and_gradients(params, replace(samples, action_mask=only, log_prob=jnp.zeros(NUM)))
     assert metrics["loss/entropy"] == 0
     assert metrics["ppo/approx_kl"] == 0
 
 
 @pytest.mark.parametrize("clip_value", [PLAIN, CLIPPED], ids=["plain", "clipped"])
-def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, clip_value):
+def test_invalid_samples_change_neither_loss_nor_gradients(
+    params: Any, samples: Samples, clip_value: float | None
+) -> None:
     # Three samples twice have the means of the same three and three invalid ones, whatever those hold.
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:3], leaf[:3]]), samples)
     garbage = Samples(
@@ -339,11 +348,11 @@ def test_invalid_samples_change_neither_loss_nor_gradients(params, samples, clip
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), gradients, spoiled_gradients)
 
 
-def test_advantages_of_a_minibatch_are_standardised_where_asked(params, samples):
+def test_advantages_of_a_minibatch_are_standardised_where_asked(params: Any, samples: Samples) -> None:
     # 1 and 3 have the mean 2 and the deviation 1. The old policy was less likely by 1.1 where A = 3:
     # (1.1 * 1 - 1) / 2 is left, where plain advantages give (1.1 * 3 + 1) / 2.
     advantage, ratio = floats(1, 3, 1, 3, 1, 3), floats(1, 1.1, 1, 1.1, 1, 1.1)
-    samples = samples.replace(advantage=advantage, log_prob=samples.log_prob - jnp.log(ratio))
+    samples = replace(samples, advantage=advantage, log_prob=samples.log_prob - jnp.log(ratio))
     for clip_value, objective in ((PLAIN, 2.15), (CLIPPED, 0.05)):
         assert loss_and_gradients(params, samples, clip_value)[1]["loss/objective"] == pytest.approx(
             objective, rel=1e-4

@@ -1,5 +1,9 @@
 """Masks, in bulk: over a million sampled actions not one is illegal, and a single legal action breaks no loss."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +31,7 @@ NUM = 2**20
 NETWORK = NetworkConfig(hidden_sizes=(4,))
 
 
-def choices(space):
+def choices(space: spaces.Space[Any]) -> list[int]:
     """How many flags each choice has, in the order of the mask."""
     sizes = []
     for _, leaf in leaves(space):
@@ -40,7 +44,7 @@ def choices(space):
     return sizes
 
 
-def random_masks(space, num, single):
+def random_masks(space: spaces.Space[Any], num: int, single: bool) -> np.ndarray:
     """[num, M] masks that allow one action at least of each choice, or just one."""
     rng, parts = np.random.default_rng(0), []
     for size in choices(space):
@@ -49,7 +53,7 @@ def random_masks(space, num, single):
     return np.concatenate(parts, axis=1)
 
 
-def chosen_flags(space, action):
+def chosen_flags(space: spaces.Space[Any], action: Any) -> np.ndarray:
     """[num, K] where in the mask stands what was chosen."""
     columns, offset = [], 0
     for path, leaf in leaves(space):
@@ -67,7 +71,7 @@ def chosen_flags(space, action):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
-def test_no_sampled_action_is_illegal(name):
+def test_no_sampled_action_is_illegal(name: str) -> None:
     space = SPACES[name]
     distribution = Policy(spaces.Box(-1, 1, (1,)), space, NETWORK, NormalizeConfig()).distribution
     masks = random_masks(space, NUM, single=False)
@@ -75,7 +79,7 @@ def test_no_sampled_action_is_illegal(name):
     params = np.random.default_rng(1).standard_t(1.5, (NUM, distribution.num_params)).astype(np.float32) * 10
     params[:, distribution.num_params - distribution.num_log_std :] = 0
 
-    def act(params, key, mask):
+    def act(params: Any, key: jax.Array, mask: Any) -> tuple[Any, Any]:
         action = distribution.sample(params, distribution.noise(key, (NUM,)), mask)
         return distribution.to_env(action), distribution.to_env(distribution.mode(params, mask))
 
@@ -88,13 +92,13 @@ def test_no_sampled_action_is_illegal(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
-def test_the_loss_is_finite_with_a_single_legal_action(name):
+def test_the_loss_is_finite_with_a_single_legal_action(name: str) -> None:
     space, num = SPACES[name], 64
     policy = Policy(spaces.Box(-1, 1, (1,)), space, NETWORK, NormalizeConfig())
     mask = jnp.asarray(random_masks(space, num, single=True).reshape(num, *mask_shape(space)))
     obs = jnp.linspace(-1, 1, num)[:, None]
 
-    def loss(params, key):
+    def loss(params: Any, key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
         carry = policy.initial_carry(num)
         outputs = 1e3 * policy.act(params, None, carry["actor"], obs)[1]
         action = policy.distribution.sample(outputs, policy.distribution.noise(key, (num,)), mask)

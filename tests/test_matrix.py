@@ -1,8 +1,14 @@
 """Every kind of observation, action, memory, torso and environment together: trained a little, stopped, resumed."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import jax
@@ -30,7 +36,7 @@ BOX = spaces.Box(-1.0, 3.0, (2,), np.float32)
 HYBRID = spaces.Dict(
     {"aim": BOX, "buttons": spaces.MultiBinary(2), "move": spaces.Discrete(3, dtype=np.int32), "x": BOX}
 )
-ACTIONS = {
+ACTIONS: dict[str, tuple[spaces.Space[Any], dict[str, Any]]] = {
     "discrete": (spaces.Discrete(3, dtype=np.int32), {}),
     "multi": (spaces.MultiDiscrete([2, 3], dtype=np.int32), {}),
     "gaussian": (BOX, {}),
@@ -43,16 +49,16 @@ MEMORIES, TORSOS, KINDS, STACKS = ("none", "gru", "lstm"), ("separate", "shared"
 LENGTH = 5
 
 
-def mask_of(space, xp):
+def mask_of(space: spaces.Space[Any], xp: Any) -> Any:
     """Every choice but the first, or None where there are no choices."""
     size = math.prod(mask_shape(space))
     return None if not size else xp.asarray(np.arange(size) % 2 == 1).reshape(mask_shape(space))
 
 
-def drawn(space, uniform, xp):
+def drawn(space: spaces.Space[Any], uniform: Any, xp: Any) -> Any:
     """A member of the space, each of its numbers from one between 0 and 1."""
 
-    def leaf(path, leaf):
+    def leaf(path: Any, leaf: Any) -> Any:
         if isinstance(leaf, spaces.Discrete):
             return xp.asarray(uniform * np.float32(leaf.n)).astype(leaf.dtype)
         if isinstance(leaf, spaces.MultiDiscrete):
@@ -63,54 +69,54 @@ def drawn(space, uniform, xp):
     return build(space, leaf)
 
 
-def paid(action, xp):
+def paid(action: Any, xp: Any) -> Any:
     return sum((xp.asarray(leaf).astype(np.float32)).sum() for leaf in jax.tree.leaves(action))
 
 
 class Compiled:
     """Draws observations; five steps, the end is a cut in every other episode. Forbidden actions end in NaN."""
 
-    def __init__(self, observation_space, action_space):
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.spec = EnvSpec("Matrix", observation_space, action_space)
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         return (jnp.int32(0), jax.random.bernoulli(key)), self._seen(key)
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cut = state
         last = clock == LENGTH - 1
-        moved = self._seen(key).replace(reward=paid(action, jnp), terminated=last & ~cut, truncated=last & cut)
+        moved = replace(self._seen(key), reward=paid(action, jnp), terminated=last & ~cut, truncated=last & cut)
         return (clock + 1, cut), moved
 
-    def _seen(self, key):
+    def _seen(self, key: jax.Array) -> Transition:
         obs = drawn(self.spec.observation_space, jax.random.uniform(key), jnp)
         return Transition(obs=obs, action_mask=mask_of(self.spec.action_space, jnp))
 
 
-class Host(gymnasium.Env):
+class Host(gymnasium.Env[Any, Any]):
     """The same for Gymnasium."""
 
-    def __init__(self, observation_space, action_space):
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.clock, self.cut = 0, bool(self.np_random.random() < 0.5)
         return self._seen()
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.clock += 1
         last = self.clock == LENGTH
         obs, info = self._seen()
         return obs, float(paid(action, np)), last and not self.cut, last and self.cut, info
 
-    def _seen(self):
+    def _seen(self) -> tuple[Any, Any]:
         mask = mask_of(self.action_space, np)
         obs = drawn(self.observation_space, np.float32(self.np_random.random()), np)
         return obs, {} if mask is None else {"action_mask": mask.astype(np.int8)}
 
 
-SMALL = dict(
+SMALL: dict[str, Any] = dict(
     num_envs=4,
     rollout_length=8,
     minibatch_size=16,
@@ -128,17 +134,17 @@ SMALL = dict(
 )
 
 
-def rows(path):
+def rows(path: Path) -> list[dict[str, Any]]:
     lines = (path / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if "time" not in name} for line in lines]
 
 
-def check(tmp_path, observation, action, memory, torso, kind, stack):
+def check(tmp_path: Path, observation: str, action: str, memory: str, torso: str, kind: str, stack: int) -> None:
     action_space, given = ACTIONS[action]
     given = given | {"memory": memory, "torso": torso, "frame_stack": stack, "embed": 3 if stack > 1 else None}
     given |= {"normalize_observations": observation != "image"}
 
-    def make():
+    def make() -> Compiled | Host:
         return (Compiled if kind == "compiled" else Host)(OBSERVATIONS[observation], action_space)
 
     PPOTrainer(make(), out=tmp_path / "whole", **SMALL, **given).train()
@@ -168,20 +174,21 @@ FEW = [
 """In `make test`; the others in `make test-learning`."""
 
 
-def test_the_matrix_is_whole():
+def test_the_matrix_is_whole() -> None:
     assert len(ALL) == 3 * 7 * 3 * 2 * 2
     assert set(FEW) < set(CROSSED)
-    for column, names in enumerate((OBSERVATIONS, ACTIONS, MEMORIES, TORSOS, KINDS)):
+    columns: list[Iterable[str]] = [OBSERVATIONS, ACTIONS, MEMORIES, TORSOS, KINDS]
+    for column, names in enumerate(columns):
         assert {(row[column], row[-1]) for row in ALL} == set(itertools.product(names, STACKS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ALL if row[:-1] in FEW], ids=lambda row: "-".join(map(str, row)))
-def test_combinations(tmp_path, row):
+def test_combinations(tmp_path: Path, row: tuple[Any, ...]) -> None:
     check(tmp_path, *row)
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("row", [row for row in ALL if row[:-1] not in FEW], ids=lambda row: "-".join(map(str, row)))
-def test_all_other_combinations(tmp_path, row):
+def test_all_other_combinations(tmp_path: Path, row: tuple[Any, ...]) -> None:
     check(tmp_path, *row)

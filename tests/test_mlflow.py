@@ -1,5 +1,7 @@
 """MLflow has what `metrics.jsonl` has, once, whatever happens on the way."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -10,9 +12,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from typer.testing import CliRunner
 import probes
 from killed import SETTINGS
 from proximo import PPOAgent, PPOTrainer, run_multiple_experiments, settings
-from proximo.cli import app
+from proximo.cli.common import app
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.run_dir.directory import RunDirectory
@@ -39,61 +42,61 @@ CACHE = Path(__file__).parent.parent / ".pytest_cache"
 
 
 @pytest.fixture(autouse=True)
-def kept_template(monkeypatch):
+def kept_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty database is made once, and not in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-def train(path, updates=45, callback=None, **keywords):
+def train(path: Path, updates: int = 45, callback: Any = None, **keywords: Any) -> list[str]:
     """A short run, and what it said."""
     notes = probes.Notes()
-    given = SHORT | {"total_timesteps": 64 * updates} | keywords
+    given: dict[str, Any] = SHORT | {"total_timesteps": 64 * updates} | keywords
     PPOTrainer(ENV, out=path, preset=False, console=notes, **given).train(callback)
     return notes.said
 
 
-def rows_of(path):
+def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def due(rows):
+def due(rows: list[dict[str, Any]]) -> list[Any]:
     choice = Choice(every=10)
     return [part for row in rows if (part := choice.due(row) or (row is rows[-1] and row))]
 
 
-def set_elapsed(path, seconds):
+def set_elapsed(path: Path, seconds: float) -> None:
     """The run as if each update had taken so long."""
     rows = [row | {"time/elapsed": seconds * row["update"]} for row in rows_of(path)]
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-def client(uri):
+def client(uri: str) -> Any:
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(uri, uri)
 
 
-def uri_of(path):
-    return json.loads((path / "mlflow.json").read_text())["uri"]
+def uri_of(path: Path) -> str:
+    return str(json.loads((path / "mlflow.json").read_text())["uri"])
 
 
-def stored(path):
+def stored(path: Path) -> Any:
     """The run as MLflow has it."""
     return client(uri_of(path)).get_run(json.loads((path / "mlflow.json").read_text())["run_id"])
 
 
-def histories(path):
+def histories(path: Path) -> dict[str, list[tuple[int, float]]]:
     """All that MLflow has of each metric: (step, value), in the order of steps."""
     run = stored(path)
     every = {name: client(uri_of(path)).get_metric_history(run.info.run_id, name) for name in run.data.metrics}
     return {name: sorted((metric.step, metric.value) for metric in history) for name, history in every.items()}
 
 
-def assert_complete(path, rows=None):
+def assert_complete(path: Path, rows: list[dict[str, Any]] | None = None) -> None:
     """Exactly the rows that are due, each once, with their steps."""
     held, rows = histories(path), rows or due(rows_of(path))
-    expected = {}
+    expected: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         for name, value in row.items():
             if value is not None:
@@ -102,7 +105,7 @@ def assert_complete(path, rows=None):
 
 
 @pytest.fixture(scope="module")
-def tracked(tmp_path_factory):
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was tracked as users' are, from a process of its own."""
     path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
     with pytest.MonkeyPatch.context() as patch:
@@ -114,7 +117,7 @@ def tracked(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def untracked(tmp_path_factory):
+def untracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 2.7 s, of which updates 1, 20, 25, 40 and 45 are due."""
     path = tmp_path_factory.mktemp("untracked") / "runs" / "run"
     train(path)
@@ -123,27 +126,33 @@ def untracked(tmp_path_factory):
 
 
 @pytest.fixture
-def copy(untracked, tmp_path):
+def copy(untracked: Path, tmp_path: Path) -> Path:
     return shutil.copytree(untracked, tmp_path / "runs" / "run")
 
 
-def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch):
+def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sender:
         sent = 0
 
-        def __init__(self):
-            self.did = []
+        def __init__(self) -> None:
+            self.did: list[str] = []
 
-        def feed(self):
+        def feed(self) -> None:
             self.did.append("feed")
 
-        def finish(self):
+        def finish(self) -> None:
             self.did.append("finish")
 
     monkeypatch.setattr("proximo.tracking.feed.say", dict)
     for words, did in (([b"end"], ["finish"]), ([None, b"end"], ["feed", "finish"])):
-        waited, left, sender = [], list(words), Sender()
-        monkeypatch.setattr("proximo.tracking.feed.told", lambda seconds: (waited.append(seconds), left.pop(0))[1])  # noqa: B023
+        waited: list[float] = []
+        left, sender = list(words), Sender()
+
+        def told(seconds: float, waited: list[float] = waited, left: list[Any] = left) -> Any:
+            waited.append(seconds)
+            return left.pop(0)
+
+        monkeypatch.setattr("proximo.tracking.feed.told", told)
         keep_feeding(sender)
         assert waited[0] == 0.0
         assert sender.did == did
@@ -155,7 +164,7 @@ def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy,
     notes: list[str] = []
     one = process.make_tracker(read_config(copy), copy, notes.append)
 
-    def wait_for(update, seconds):
+    def wait_for(update: int, seconds: float) -> None:
         until = time.monotonic() + seconds
         while one._sent != update and time.monotonic() < until:
             time.sleep(0.1)
@@ -178,7 +187,7 @@ def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy,
 
 
 @pytest.mark.slow
-def test_metrics_are_those_of_the_rows_that_are_due(tracked):
+def test_metrics_are_those_of_the_rows_that_are_due(tracked: Path) -> None:
     assert {1, 25, 45} <= {row["update"] for row in due(rows_of(tracked))} <= {1, 10, 20, 25, 30, 40, 45}
     assert_complete(tracked)
     run = stored(tracked)
@@ -189,7 +198,7 @@ def test_metrics_are_those_of_the_rows_that_are_due(tracked):
 
 
 @pytest.mark.slow
-def test_parameters_are_all_settings(tracked):
+def test_parameters_are_all_settings(tracked: Path) -> None:
     params = stored(tracked).data.params
     assert params == flat(settings.to_mapping(read_config(tracked)))
     assert (params["ppo.gamma"], params["env.id"], params["stop.target_reward"]) == ("0.99", ENV, "null")
@@ -197,7 +206,7 @@ def test_parameters_are_all_settings(tracked):
 
 
 @pytest.mark.slow
-def test_tags_status_and_result(tracked):
+def test_tags_status_and_result(tracked: Path) -> None:
     run, result = stored(tracked), json.loads((tracked / "result.json").read_text())
     assert run.info.status == "FINISHED"
     assert run.data.tags["stop_reason"] == "budget"
@@ -210,7 +219,7 @@ def test_tags_status_and_result(tracked):
 
 
 @pytest.mark.slow
-def test_the_last_and_the_best_checkpoint_are_there_unless_unwanted(tracked, copy):
+def test_the_last_and_the_best_checkpoint_are_there_unless_unwanted(tracked: Path, copy: Path) -> None:
     held = Path(stored(tracked).info.artifact_uri) / "checkpoints"
     last = f"step_{64 * 45:012}.safetensors"
     assert {file.name for file in held.iterdir()} == {last, "best.safetensors"}
@@ -221,7 +230,7 @@ def test_the_last_and_the_best_checkpoint_are_there_unless_unwanted(tracked, cop
 
 
 @pytest.mark.slow
-def test_the_store_stands_beside_the_run(tracked):
+def test_the_store_stands_beside_the_run(tracked: Path) -> None:
     runs = tracked.parent
     assert {file.name for file in runs.iterdir()} == {"first", "mlflow.db", "mlflow-artifacts"}
     held = Path(stored(tracked).info.artifact_uri)
@@ -235,7 +244,7 @@ def test_the_store_stands_beside_the_run(tracked):
 
 
 @pytest.mark.slow
-def test_pyfunc_acts_as_the_agent(tracked):
+def test_pyfunc_acts_as_the_agent(tracked: Path) -> None:
     import mlflow
 
     known = client(uri_of(tracked)).search_logged_models([stored(tracked).info.experiment_id])
@@ -248,14 +257,14 @@ def test_pyfunc_acts_as_the_agent(tracked):
 
 
 @pytest.mark.slow
-def test_sync_has_nothing_to_add(tracked):
+def test_sync_has_nothing_to_add(tracked: Path) -> None:
     before = histories(tracked)
     sync(tracked, read_config(tracked))
     assert histories(tracked) == before
     assert len(client(uri_of(tracked)).search_logged_models([stored(tracked).info.experiment_id])) == 1
 
 
-def held_updates(path):
+def held_updates(path: Path) -> list[int]:
     return [int(value) for _, value in histories(path)["update"]]
 
 
@@ -267,7 +276,7 @@ def held_updates(path):
         (0.5, [1, 10, 20, 25, 30, 40, 45]),
     ],
 )
-def test_fast_runs_send_few_rows(copy, seconds, updates):
+def test_fast_runs_send_few_rows(copy: Path, seconds: float, updates: list[int]) -> None:
     set_elapsed(copy, seconds)
     sync(copy, read_config(copy))
     assert held_updates(copy) == updates
@@ -278,7 +287,7 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkey
     monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
     send, turns = MlflowTracker.rows, iter(range(1000))
 
-    def failing(self, rows):
+    def failing(self: Any, rows: list[dict[str, Any]]) -> None:
         turn = next(turns) % 4
         if turn == 2:
             raise ConnectionError("before it arrived")
@@ -304,7 +313,7 @@ def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkey
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_in_mlflow(tmp_path):
+def test_a_resumed_run_goes_on_in_mlflow(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "run"
     stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 23 else None  # noqa: E731
     train(path, callback=probes.EachUpdate(stop))
@@ -322,7 +331,7 @@ def test_a_resumed_run_goes_on_in_mlflow(tmp_path):
     assert final == [(64 * 23, 23.0), (64 * 53, 53.0)]
 
 
-def test_rows_that_are_made_again_are_not_sent_again(copy):
+def test_rows_that_are_made_again_are_not_sent_again(copy: Path) -> None:
     rows, file = (copy / "metrics.jsonl").read_bytes(), copy / "metrics.jsonl"
     (copy / "result.json").rename(copy / "later")
     file.write_bytes(b"".join(rows.splitlines(keepends=True)[:37]))
@@ -336,7 +345,7 @@ def test_rows_that_are_made_again_are_not_sent_again(copy):
 
 
 @pytest.mark.slow
-def test_what_a_killed_training_leaves_is_sent(copy):
+def test_what_a_killed_training_leaves_is_sent(copy: Path) -> None:
     """The process that feeds MLflow sees the trainer go."""
     (copy / "result.json").unlink()
     command = [sys.executable, "-m", "proximo.tracking.feed", str(copy), process.MLFLOW]
@@ -345,7 +354,7 @@ def test_what_a_killed_training_leaves_is_sent(copy):
     assert stored(copy).info.status == "KILLED"
 
 
-def test_a_run_that_is_gone_from_mlflow_is_sent_anew(copy):
+def test_a_run_that_is_gone_from_mlflow_is_sent_anew(copy: Path) -> None:
     sync(copy, read_config(copy))
     first = stored(copy).info.run_id
     client(uri_of(copy)).delete_run(first)
@@ -355,7 +364,7 @@ def test_a_run_that_is_gone_from_mlflow_is_sent_anew(copy):
     assert (Path(stored(copy).info.artifact_uri) / "config.yaml").is_file()
 
 
-def test_an_answer_that_was_lost_begins_no_second_run(copy):
+def test_an_answer_that_was_lost_begins_no_second_run(copy: Path) -> None:
     sync(copy, read_config(copy))
     memory = json.loads((copy / "mlflow.json").read_text())
     run = memory.pop("run_id")
@@ -366,7 +375,7 @@ def test_an_answer_that_was_lost_begins_no_second_run(copy):
 
 
 @pytest.mark.slow
-def test_runs_and_store_can_be_moved_together(copy, tmp_path):
+def test_runs_and_store_can_be_moved_together(copy: Path, tmp_path: Path) -> None:
     sync(copy, read_config(copy))
     run = stored(copy).info.run_id
     moved = (copy.parent.rename(tmp_path / "moved")) / "run"
@@ -375,7 +384,7 @@ def test_runs_and_store_can_be_moved_together(copy, tmp_path):
     assert stored(moved).info.run_id == run
 
 
-def test_only_one_process_feeds(copy):
+def test_only_one_process_feeds(copy: Path) -> None:
     with alone(copy, wait=False), pytest.raises(UserError, match="by its own training"):
         sync(copy, read_config(copy))
 
@@ -390,7 +399,7 @@ class Killed(BaseException):
 def drawing(seen, end=None):
     """In the place of `write_plots`: draws one picture, and notes whether the run had its result before."""
 
-    def draw(path, *_):
+    def draw(path: Path, *_: Any) -> list[str]:
         seen.append((path / "result.json").exists())
         if end is not None:
             raise end
@@ -401,7 +410,7 @@ def drawing(seen, end=None):
     return draw
 
 
-def test_the_result_is_the_last_that_is_written(tmp_path, monkeypatch):
+def test_the_result_is_the_last_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes it for the end, as experiments and MLflow do, finds the pictures; a resume draws them."""
     path, seen = tmp_path / "runs" / "run", []
     monkeypatch.setattr("proximo.train.finish.write_plots", drawing(seen, Killed()))
@@ -419,12 +428,12 @@ def test_the_result_is_the_last_that_is_written(tmp_path, monkeypatch):
     assert (Path(stored(path).info.artifact_uri) / "plots" / "learning_curve.png").is_file()
 
 
-def as_if_of(path, env_id):
+def as_if_of(path: Path, env_id: str) -> dict[str, Any]:
     """The run as if it had been trained on another environment, and converged."""
     values = settings.to_mapping(read_config(path))
     values["env"]["id"] = env_id
     (path / "config.yaml").write_text(json.dumps(values))
-    result = json.loads((path / "result.json").read_text()) | {"env": env_id, "converged": True}
+    result: dict[str, Any] = json.loads((path / "result.json").read_text()) | {"env": env_id, "converged": True}
     (path / "result.json").write_text(json.dumps(result))
     return result
 
@@ -437,7 +446,7 @@ def as_if_of(path, env_id):
         ("It's 100%.v0", "It-s-100-v0"),
     ],
 )
-def test_environments_of_every_name_are_registered(copy, env_id, name):
+def test_environments_of_every_name_are_registered(copy: Path, env_id: str, name: str) -> None:
     """MLflow forbids / : . % and quotation marks in the names of models."""
     result = as_if_of(copy, env_id)
     sync(copy, read_config(copy))
@@ -448,7 +457,7 @@ def test_environments_of_every_name_are_registered(copy, env_id, name):
     assert best.run_id == run.info.run_id
 
 
-def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy, monkeypatch):
+def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = as_if_of(copy, ENV)
     with monkeypatch.context() as patch:
         patch.setattr("proximo.tracking.mlflow.safe_name", lambda name: "a.name")
@@ -462,7 +471,7 @@ def test_a_run_ends_in_mlflow_even_if_its_model_is_refused(copy, monkeypatch):
     assert_complete(copy)
 
 
-def test_names_that_mlflow_forbids_are_changed():
+def test_names_that_mlflow_forbids_are_changed() -> None:
     assert flat({"agents": {"members": {"wolf+hare": ["a"]}}}) == {"agents.members.wolf-hare": '["a"]'}
     row = {"update": 1, "step": 1, "time/elapsed": 0.0, "group/wolf+hare/return": 2.0, "a b:c/d.e-f_g": 1.0}
     (batch,) = batches([row])
@@ -471,7 +480,7 @@ def test_names_that_mlflow_forbids_are_changed():
     }
 
 
-def test_a_new_database_knows_only_its_own_folder(copy, tmp_path, monkeypatch):
+def test_a_new_database_knows_only_its_own_folder(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a copy of a template, which MLflow made in whatever folder the user was then."""
     for name in ("cache", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -484,7 +493,7 @@ def test_a_new_database_knows_only_its_own_folder(copy, tmp_path, monkeypatch):
     assert not (tmp_path / "elsewhere" / "mlruns").exists()
 
 
-def heard_of(*lines):
+def heard_of(*lines: Any) -> list[str]:
     """What the trainer says when the feeding process says this."""
     notes: list[str] = []
     one = process.TrackerProcess(Path("runs/run"), notes.append)
@@ -492,7 +501,7 @@ def heard_of(*lines):
     return notes
 
 
-def test_trouble_is_called_by_its_name(monkeypatch):
+def test_trouble_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard_of({"trouble": "connection refused", "reached": False, "sent": 0}) == [
         "MLflow at sqlite:///x.db cannot be reached (connection refused). Training continues; what is missing is "
         "sent when it can be, or by `proximo sync runs/run`."
@@ -510,11 +519,12 @@ def test_trouble_is_called_by_its_name(monkeypatch):
         sent = 7
         errors: ClassVar = [ConnectionError("Connection refused"), ValueError("Invalid model name ('a.b')")]
 
-        def finish(self):
+        def finish(self) -> None:
             if self.errors:
                 raise self.errors.pop(0)
 
-    keep_feeding(Sender())
+    sender: Any = Sender()  # which is only asked to finish
+    keep_feeding(sender)
     assert said == [
         {"trouble": "connection refused", "reached": False, "sent": 7},
         {"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 7},
@@ -531,21 +541,21 @@ def test_trouble_is_called_by_its_name(monkeypatch):
         ("No space left on device", True),
     ],
 )
-def test_what_was_not_answered_is_told_from_what_was_refused(text, reached):
+def test_what_was_not_answered_is_told_from_what_was_refused(text: str, reached: bool) -> None:
     assert is_unreached(Exception(text)) is not reached
 
 
 @pytest.mark.filterwarnings("default")
-def test_python_users_are_warned(tmp_path, monkeypatch):
+def test_python_users_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The console of the command line says it; without one it is a warning."""
 
-    def troubled(config, path, note):
+    def troubled(config: Config, path: Path, note: Callable[[str], None]) -> tracker.NoTracker:
         note("MLflow lacks this run.")
         return process.NoTracker()
 
     monkeypatch.setattr("proximo.train.active_run.make_tracker", troubled)
     monkeypatch.setattr("proximo.experiment.runner.make_tracker", troubled)
-    given = SHORT | {"total_timesteps": 64, "preset": False}
+    given: dict[str, Any] = SHORT | {"total_timesteps": 64, "preset": False}
     with pytest.warns(UserWarning, match=r"MLflow lacks this run\."):
         PPOTrainer(ENV, out=tmp_path / "run", **given).train()
     with pytest.warns(UserWarning, match=r"MLflow lacks this run\."):
@@ -581,7 +591,7 @@ def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkey
 # The registry
 
 
-def test_the_best_of_the_converged_is_marked(tmp_path):
+def test_the_best_of_the_converged_is_marked(tmp_path: Path) -> None:
     path, runs = tmp_path / "runs" / "first", tmp_path / "runs"
     train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1)
     result = json.loads((path / "result.json").read_text())
@@ -604,20 +614,20 @@ def test_the_best_of_the_converged_is_marked(tmp_path):
 # Servers
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 class Server:
     """A real one."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self):
+    def __enter__(self) -> Server:
         where = f"sqlite:///{self.folder / 'server.db'}"
         if not (self.folder / "server.db").exists():
             shutil.copy(next(CACHE.glob("proximo/mlflow-*.db")), self.folder / "server.db")
@@ -639,12 +649,12 @@ class Server:
                 time.sleep(0.05)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
-def wait_for_rows(path):
+def wait_for_rows(path: Path) -> None:
     """Until MLflow has what is due."""
     deadline, choice = time.monotonic() + 60, Choice(every=10)
     number = max(row["update"] for row in rows_of(path) if choice.due(row))
@@ -663,7 +673,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     server.__enter__()
 
-    def disturb(metrics):
+    def disturb(metrics: dict[str, Any]) -> None:
         if metrics["update"] == 21:
             wait_for_rows(path)
             server.__exit__()
@@ -723,7 +733,7 @@ def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
 # Commands
 
 
-def test_commands(copy, monkeypatch):
+def test_commands(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy.parent.parent)
     done = CliRunner().invoke(app, ["sync", "run"])
     assert done.exit_code == 0, done.output
@@ -735,7 +745,7 @@ def test_commands(copy, monkeypatch):
     assert all(word in shown for word in ("environment", "2,880", "complete", "ago"))
 
 
-def test_mistakes(tmp_path, monkeypatch):
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     both = CliRunner().invoke(app, ["train", ENV, "--mlflow", "http://host", "--no-mlflow"])
     assert "cannot be used together" in str(both.exception)
@@ -746,18 +756,19 @@ def test_mistakes(tmp_path, monkeypatch):
 CHROMIUM = shutil.which("chromium")
 
 
-def browse(*args):
+def browse(*args: Any) -> str:
     """What the browser prints of a page once its scripts have run."""
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 @contextlib.contextmanager
-def interface(tracked):
+def interface(tracked: Path) -> Iterator[str]:
     """The address of `proximo ui` on the store of a run, while it is open."""
     port = free_port()
     command = [sys.executable, "-c", "from proximo.cli import main; main()", "ui", "--port", str(port)]
     process = subprocess.Popen(command, cwd=tracked.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
     assert process.stdout.readline().decode().startswith(f"http://127.0.0.1:{port} shows the runs in runs")
     try:
         yield f"http://127.0.0.1:{port}/"
@@ -770,7 +781,7 @@ def interface(tracked):
 
 
 @pytest.mark.slow
-def test_the_interface_opens_shows_the_run_and_ends(tracked):
+def test_the_interface_opens_shows_the_run_and_ends(tracked: Path) -> None:
     memory = json.loads((tracked / "mlflow.json").read_text())
     with interface(tracked) as address:
         with urllib.request.urlopen(address, timeout=20) as page:
@@ -785,7 +796,7 @@ def test_the_interface_opens_shows_the_run_and_ends(tracked):
 # Parts
 
 
-def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
+def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation() -> None:
     rows = {  # update: elapsed, evaluated, what is due; with the periods of training from `period`
         1: (0.1, False, "all"),  # the first of all, in period 0
         4: (0.2, False, ""),
@@ -817,7 +828,7 @@ def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation():
     assert [choice.due(row) for row in made] == expected, "read from the start again, as after a resume"
 
 
-def test_a_log_frequency_that_is_given_is_kept_to():
+def test_a_log_frequency_that_is_given_is_kept_to() -> None:
     rows = [{"update": n, "step": n, "time/elapsed": 0.001 * n, "loss/actor": 0.5} for n in range(1, 8)]
     rows[4]["eval/episodes"] = 3
     assert [Choice(1, thinned=False).due(row) for row in rows] == rows
@@ -840,7 +851,7 @@ def test_batches_hold_whole_rows():
     assert [name for part in parts for name, *_ in part].index("update") == 2502
 
 
-def test_words():
+def test_words() -> None:
     assert in_words(Exception("API request failed: HTTPConnectionPool: Connection refused")) == "connection refused"
     assert in_words(Exception("http://me:secret@host is odd\nand more")) == "http://***@host is odd"
     assert safe_name("gymnax/CartPole-v1") == "gymnax-CartPole-v1"
@@ -851,7 +862,7 @@ def test_words():
     }
 
 
-def test_runs_are_listed_in_every_state(untracked, tmp_path):
+def test_runs_are_listed_in_every_state(untracked: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for name in ("whole", "cut", "interrupted", "alive", "damaged"):
         shutil.copytree(untracked, runs / name)
@@ -880,6 +891,6 @@ def test_runs_are_listed_in_every_state(untracked, tmp_path):
         best_of(others, "Nowhere")
 
 
-def test_every_tracking_setting_has_its_place():
+def test_every_tracking_setting_has_its_place() -> None:
     assert Config().track.mlflow
     assert settings.from_keywords({"enable_mlflow": False}) == {"track.mlflow": False}

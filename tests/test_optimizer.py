@@ -1,5 +1,9 @@
 """Schedules, clipping and Adam in closed form."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +30,7 @@ from proximo.ppo.optimizer import (
         ("cosine", [3, 2 + np.sqrt(0.5), 2, 1]),
     ],
 )
-def test_schedules(schedule, values):
+def test_schedules(schedule: str, values: list[float]) -> None:
     result = [scheduled(schedule, 3.0, 1.0, jnp.float32(progress)) for progress in (0, 0.25, 0.5, 1)]
     np.testing.assert_allclose(result, values, rtol=1e-6)
 
@@ -42,11 +46,11 @@ def test_schedules(schedule, values):
         (9e-3, 0.0, 1e-2),  # never higher
     ],
 )
-def test_adapted_rate(rate, kl, expected):
+def test_adapted_rate(rate: float, kl: float, expected: float) -> None:
     assert adapted_rate(jnp.float32(rate), jnp.float32(kl), 0.01) == pytest.approx(expected, rel=1e-6)
 
 
-def transformed(transformation, gradients, **rates):
+def transformed(transformation: Any, gradients: Any, **rates: Any) -> Any:
     """What becomes of gradients in one step."""
     return transformation.update(gradients, transformation.init(gradients), gradients, **rates)[0]
 
@@ -54,14 +58,14 @@ def transformed(transformation, gradients, **rates):
 GRADIENTS = {"a": jnp.array([3.0]), "b": {"c": jnp.array([[4.0]])}}
 
 
-def test_gradients_are_clipped_by_their_norm_together():
+def test_gradients_are_clipped_by_their_norm_together() -> None:
     # 3, 4: norm 5, halved to 2.5.
     clipped = transformed(clip_by_norm(2.5), GRADIENTS)
     assert clipped["a"][0] == pytest.approx(1.5)
     assert clipped["b"]["c"][0, 0] == pytest.approx(2)
 
 
-def test_gradients_are_clipped_each_network_on_its_own():
+def test_gradients_are_clipped_each_network_on_its_own() -> None:
     # Norms 5, within the limit, and 50, which is five times as much.
     gradients = {"actor": jnp.array([3.0, 4.0]), "critic": {"kernel": jnp.array([30.0]), "bias": jnp.array([40.0])}}
     clipped = transformed(clip_each_by_norm(10.0), gradients)
@@ -69,16 +73,16 @@ def test_gradients_are_clipped_each_network_on_its_own():
     np.testing.assert_allclose([clipped["critic"]["kernel"][0], clipped["critic"]["bias"][0]], [6, 8], rtol=1e-6)
 
 
-def test_gradients_within_the_norm_stay():
+def test_gradients_within_the_norm_stay() -> None:
     clipped = transformed(clip_by_norm(5.1), GRADIENTS)
     assert (clipped["a"][0], clipped["b"]["c"][0, 0]) == (3, 4)
 
 
-def test_no_gradient_stays_none():
+def test_no_gradient_stays_none() -> None:
     assert transformed(clip_by_norm(0.5), {"a": jnp.zeros(2)})["a"].tolist() == [0, 0]
 
 
-def test_each_network_moves_against_its_gradient_at_its_own_rate():
+def test_each_network_moves_against_its_gradient_at_its_own_rate() -> None:
     direction = {"actor": jnp.array([10.0]), "critic": {"bias": jnp.array([-10.0])}, "torso": jnp.array([1.0])}
     moves = transformed(
         scale_by_rates(), direction, learning_rate=jnp.float32(0.5), critic_learning_rate=jnp.float32(2)
@@ -89,7 +93,7 @@ def test_each_network_moves_against_its_gradient_at_its_own_rate():
 STEP = jnp.float32(0.125)
 
 
-def steps(optimizer, *gradients):
+def steps(optimizer: Any, *gradients: jax.Array) -> list[np.ndarray]:
     """Parameters that start at 0, after each step at a rate of 1/8."""
     params = {"actor": jnp.zeros_like(gradients[0])}
     state, seen = optimizer.init(params), []
@@ -99,25 +103,25 @@ def steps(optimizer, *gradients):
     return seen
 
 
-def test_first_adam_step_is_the_sign_of_the_gradient():
+def test_first_adam_step_is_the_sign_of_the_gradient() -> None:
     # Corrected for their start at zero, the moments are g and g^2: the direction is g / (|g| + epsilon).
     moved = steps(adam(None, 1e-5, False), jnp.array([1.0, -1e-3, 1e-5, 0.0]))[0]
     np.testing.assert_allclose(moved, -np.array([1 / (1 + 1e-5), -1e-3 / 1.01e-3, 0.5, 0]) / 8, rtol=1e-4)
 
 
-def test_second_adam_step():
+def test_second_adam_step() -> None:
     # Gradients 1 and then -1: m = 0.9 * 0.1 - 0.1 = -0.01, over 1 - 0.81; v is 1 after correction.
     first, second = steps(adam(None, 1e-5, False), jnp.array([1.0]), jnp.array([-1.0]))
     np.testing.assert_allclose(second - first, [0.01 / 0.19 / 8], rtol=1e-4)
 
 
-def test_adam_sees_clipped_gradients():
+def test_adam_sees_clipped_gradients() -> None:
     # With an epsilon far above the gradients the direction is the gradient / epsilon: (3, 4) / 5 / 1000.
     moved = steps(adam(1.0, 1000.0, False), jnp.array([3.0, 4.0]))[0]
     np.testing.assert_allclose(moved, np.array([-0.6, -0.8]) / 8 / 1000, rtol=1e-3)
 
 
-def test_networks_that_share_an_optimizer_share_the_norm():
+def test_networks_that_share_an_optimizer_share_the_norm() -> None:
     # Norms 5 and 50, together sqrt(2525), of which 5 is left; apart, the actor's 5 stays. Times 1e6 / 1000, as above.
     gradients = {"actor": jnp.array([3.0, 4.0]), "critic": jnp.array([30.0, 40.0])}
     start = jax.tree.map(jnp.zeros_like, gradients)
@@ -127,7 +131,7 @@ def test_networks_that_share_an_optimizer_share_the_norm():
         assert np.linalg.norm(after["actor"]) == pytest.approx(moved, rel=1e-2)
 
 
-def test_transformations_with_rates_of_their_own_go_through_the_same_door():
+def test_transformations_with_rates_of_their_own_go_through_the_same_door() -> None:
     # Plain gradient descent at 0.1, whatever the settings say.
     moved = steps(optax.with_extra_args_support(optax.sgd(0.1)), jnp.array([2.0]), jnp.array([3.0]))
     np.testing.assert_allclose(moved, [[-0.2], [-0.5]], rtol=1e-6)

@@ -1,6 +1,11 @@
 """What an experiment consists of."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +23,8 @@ trials:
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text):
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
         file = tmp_path / "plan.yaml"
         file.write_text(text)
         return file
@@ -27,18 +32,18 @@ def write(tmp_path):
     return write
 
 
-def table(plan):
+def table(plan: Plan) -> list[tuple[str, str, int]]:
     return [(run.trial, run.config.env.id, run.config.seed) for run in plan.runs]
 
 
-def test_trials_of_one_environment_are_seeds_from_the_first_on_far_apart():
+def test_trials_of_one_environment_are_seeds_from_the_first_on_far_apart() -> None:
     plan = make_plan(["CartPole-v1"], make_trials(None, None, 5, first=10), {}, {"train.total_timesteps": 1000})
     assert table(plan) == [("default", "CartPole-v1", seed) for seed in (10, 100_010, 200_010, 300_010, 400_010)]
     assert {run.config.train.total_timesteps for run in plan.runs} == {1000}
     assert [run.folder for run in plan.runs][:2] == ["runs/CartPole-v1--seed10", "runs/CartPole-v1--seed100010"]
 
 
-def test_listed_seeds_stay_as_they_are_and_so_do_those_of_experiments_that_were_begun(tmp_path):
+def test_listed_seeds_stay_as_they_are_and_so_do_those_of_experiments_that_were_begun(tmp_path: Path) -> None:
     plan = make_plan(["CartPole-v1"], make_trials(None, None, [0, 1, 2]), {}, {})
     assert [run.config.seed for run in plan.runs] == [0, 1, 2]
     plan.save(tmp_path / "out")
@@ -59,7 +64,7 @@ def test_listed_seeds_stay_as_they_are_and_so_do_those_of_experiments_that_were_
         ([4], 8, None),
     ],
 )
-def test_seeds_that_share_environments_are_told(seeds, num_envs, told):
+def test_seeds_that_share_environments_are_told(seeds: Any, num_envs: int, told: str | None) -> None:
     base = {"env.num_envs": num_envs}
     plan = make_plan(["CartPole-v1", "gymnax/CartPole-v1"], make_trials(None, None, seeds), base, {}, preset=False)
     said = overlap(plan.runs, compiled={"gymnax/CartPole-v1"})
@@ -67,7 +72,7 @@ def test_seeds_that_share_environments_are_told(seeds, num_envs, told):
     assert overlap(plan.runs, compiled={"gymnax/CartPole-v1", "CartPole-v1"}) is None
 
 
-def test_a_file_with_named_trials(write):
+def test_a_file_with_named_trials(write: Callable[[str], Path]) -> None:
     plan = read_plan(write(TWO), {})
     assert plan.name == "plan"
     envs = ("gymnax/CartPole-v1", "CartPole-v1")
@@ -86,7 +91,7 @@ def test_a_file_with_named_trials(write):
     assert len({run.folder for run in plan.runs}) == len(plan.runs)
 
 
-def test_flags_come_last_and_presets_first(write):
+def test_flags_come_last_and_presets_first(write: Callable[[str], Path]) -> None:
     plan = read_plan(write(TWO), {"train.total_timesteps": 99, "seed": 4})
     assert {run.config.train.total_timesteps for run in plan.runs} == {99}
     assert [run.config.seed for run in plan.runs][:5] == [4, 100_004, 200_004, 7, 9]
@@ -96,13 +101,13 @@ def test_flags_come_last_and_presets_first(write):
     assert read_plan(write("preset: false\n" + TWO), {}).runs[0].config.ppo.epochs_per_update == 10
 
 
-def test_the_number_of_seeds_can_be_given_for_all(write):
+def test_the_number_of_seeds_can_be_given_for_all(write: Callable[[str], Path]) -> None:
     plan = read_plan(write(TWO), {}, num_seeds=1)
     assert {run.config.seed for run in plan.runs} == {0}
     assert len(plan.runs) == 4
 
 
-def test_a_grid_is_every_combination(write):
+def test_a_grid_is_every_combination(write: Callable[[str], Path]) -> None:
     text = "envs: CartPole-v1\nseeds: 1\ngrid: {ppo.clip_epsilon: [0.1, 0.2], network: {hidden_sizes: [[8], [64, 64]]}}"
     plan = read_plan(write(text), {})
     assert [run.trial for run in plan.runs] == [
@@ -114,7 +119,7 @@ def test_a_grid_is_every_combination(write):
     assert plan.runs[1].config.network.hidden_sizes == (64, 64)
 
 
-def test_named_trials_and_a_grid_multiply():
+def test_named_trials_and_a_grid_multiply() -> None:
     trials = make_trials({"a": {"ppo.gamma": 0.9}, "b": None}, {"ppo.clip_epsilon": [0.1, 0.2]}, 1)
     assert [trial.name for trial in trials] == [
         "a, clip_epsilon=0.1",
@@ -153,7 +158,7 @@ def test_named_trials_and_a_grid_multiply():
         ("envs: a\nseeds: 21_476", "There are not 21476 seeds that lie 100,000 apart: at most 21,475 from 0 on"),
     ],
 )
-def test_mistakes_are_answered_in_words(write, text, words):
+def test_mistakes_are_answered_in_words(write: Callable[[str], Path], text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_plan(write(text), {})
 
@@ -163,7 +168,7 @@ def test_a_flag_must_not_undo_a_trial(write):
         read_plan(write(TWO), {"ppo.clip_epsilon": 0.3})
 
 
-def test_a_plan_is_read_back_as_it_was(write, tmp_path):
+def test_a_plan_is_read_back_as_it_was(write: Callable[[str], Path], tmp_path: Path) -> None:
     plan = read_plan(write(TWO), {})
     plan.save(tmp_path / "out")
     assert Plan.load(tmp_path / "out") == plan
@@ -182,7 +187,9 @@ def test_a_plan_is_read_back_as_it_was(write, tmp_path):
         lambda saved: saved.update(runs=[3]),
     ],
 )
-def test_a_damaged_plan_is_refused_in_words(write, tmp_path, damage):
+def test_a_damaged_plan_is_refused_in_words(
+    write: Callable[[str], Path], tmp_path: Path, damage: Callable[..., Any]
+) -> None:
     read_plan(write(TWO), {}).save(tmp_path / "out")
     file = tmp_path / "out" / "experiment.json"
     saved = json.loads(file.read_text())
@@ -192,6 +199,6 @@ def test_a_damaged_plan_is_refused_in_words(write, tmp_path, damage):
         Plan.load(tmp_path / "out")
 
 
-def test_a_folder_without_a_plan_is_no_experiment(tmp_path):
+def test_a_folder_without_a_plan_is_no_experiment(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"it has no experiment.json"):
         Plan.load(tmp_path)

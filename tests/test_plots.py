@@ -1,5 +1,7 @@
 """The pictures of a run: what they show, that they can always be drawn, and that they never end a run."""
 
+from __future__ import annotations
+
 import json
 import sys
 import time
@@ -9,7 +11,6 @@ import pytest
 
 from probes import Notes
 from proximo import PPOTrainer, settings
-from proximo.plots import write
 from proximo.plots.drawing import logarithmic_if_wide, number, palette, smoothed
 from proximo.plots.pictures import PICTURES, RunData
 from proximo.plots.write import draw_pictures
@@ -24,7 +25,7 @@ ALL = {f"{name}.png" for name in PICTURES}
 pytestmark = pytest.mark.pictures
 
 
-def row(update, actions=None, **more):
+def row(update: int, actions: Any = None, **more: Any) -> dict[str, Any]:
     """One of `metrics.jsonl`; numbers that depend on the update alone."""
     metrics = {
         "update": update,
@@ -46,39 +47,51 @@ def row(update, actions=None, **more):
     return metrics | (DISCRETE if actions is None else actions) | more
 
 
-def evaluated(mean):
+def evaluated(mean: float) -> dict[str, Any]:
     names = {"episodes": 10, "return_mean": mean, "return_low": mean - 1, "return_high": mean + 2}
     return names | {"length_mean": 20.0, "length_low": None, "length_high": None}
 
 
-def in_row(mean):
+def in_row(mean: float) -> dict[str, Any]:
     return {f"eval/{name}": value for name, value in evaluated(mean).items()}
 
 
-def a_result(rows, **more):
+def a_result(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     last = {"updates": len(rows), "total_steps": rows[-1]["step"] if rows else 0, "final_eval": evaluated(7.0)}
     return last | {"best_policy": {"step": 300, "score": 6.5, "by": "evaluation"}, "resumed": []} | more
 
 
-def a_trace(actions=None, length=30, **more):
+def a_trace(actions: list[dict[str, Any]] | None = None, length: int = 30, **more: Any) -> dict[str, Any]:
     columns = [{"name": "action", "choices": [0, 1], "values": [i % 2 for i in range(length)]}]
     reward = [1.0] * length
     trace = {"length": length, "return": float(length), "end": "truncated", "reward": reward, "value": reward}
     return trace | {"actions": columns if actions is None else actions} | more
 
 
-def a_run(rows, trace=None, result=None, **keywords):
+def a_run(
+    rows: list[dict[str, Any]],
+    trace: dict[str, Any] | None = None,
+    result: dict[str, Any] | None = None,
+    **keywords: Any,
+) -> RunData:
     config = settings.build(settings.from_keywords({"id": "CartPole-v1"} | keywords))
     return RunData(rows, config, result or a_result(rows), trace)
 
 
-def written(path, rows):
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.mkdir(exist_ok=True)
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
-def drawn(path, run):
+def axes_of(picture: str, run: RunData) -> Any:
+    """Of a picture that is drawn of the run."""
+    figure = PICTURES[picture](run)
+    assert figure is not None
+    return figure.axes
+
+
+def drawn(path: Path, run: RunData) -> tuple[list[str], set[str]]:
     trouble = draw_pictures(written(path, run.rows), run.config, run.result, run.trace)
     return trouble, {file.name for file in (path / "plots").glob("*.png")}
 
@@ -86,11 +99,11 @@ def drawn(path, run):
 # What they show
 
 
-def test_the_learning_curve():
+def test_the_learning_curve() -> None:
     rows = [row(i) for i in range(1, 11)]
     rows[3] |= in_row(5.0)
     run = a_run(rows, target_reward=9.0, result=a_result(rows, resumed=[{"step": 250}]))
-    (axes,) = PICTURES["learning_curve"](run).axes
+    (axes,) = axes_of("learning_curve", run)
     raw, recent = (line.get_xydata() for line in axes.lines[:2])
     np.testing.assert_array_equal(raw, [(100 * i, 2 * i) for i in range(1, 11)])
     np.testing.assert_array_equal(recent, [(100 * i, i) for i in range(1, 11)])
@@ -106,49 +119,49 @@ def test_the_learning_curve():
     assert axes.get_title(loc="left") == "Return of an episode"
 
 
-def test_shares_of_actions_fill_the_whole():
-    (axes,) = PICTURES["actions"](a_run([row(i) for i in range(1, 5)])).axes
+def test_shares_of_actions_fill_the_whole() -> None:
+    (axes,) = axes_of("actions", a_run([row(i) for i in range(1, 5)]))
     below, above = (area.get_paths()[0].vertices[:, 1] for area in axes.collections)
     assert (below.min(), below.max(), above.max()) == (0, 25, 100)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1"]
 
 
-def test_continuous_actions_are_bands():
-    (axes,) = PICTURES["actions"](a_run([row(i, CONTINUOUS) for i in range(1, 5)])).axes
+def test_continuous_actions_are_bands() -> None:
+    (axes,) = axes_of("actions", a_run([row(i, CONTINUOUS) for i in range(1, 5)]))
     assert [set(line.get_ydata()) for line in axes.lines] == [{0}, {1}, {2}]
     assert axes.collections[2].get_paths()[0].vertices[:, 1].max() == 2.5
 
 
-def test_nested_actions_have_panels():
-    shares, bands = PICTURES["actions"](a_run([row(i, NESTED) for i in range(1, 5)])).axes
+def test_nested_actions_have_panels() -> None:
+    shares, bands = axes_of("actions", a_run([row(i, NESTED) for i in range(1, 5)]))
     assert shares.get_title(loc="left") == "Share of each move in the rollout (%)"
     assert len(shares.collections) == 10
     assert len(bands.lines) == 1
 
 
-def test_the_final_episode():
-    trace = a_trace(length=3, reward=[1.0, -2.0, 4.0], value=[9.0, 8.0, 7.0], **{"return": 3.0})
-    reward, returned, value, action = PICTURES["final_episode"](a_run([row(1)], trace)).axes
+def test_the_final_episode() -> None:
+    trace = a_trace(length=3, reward=[1.0, -2.0, 4.0], value=[9.0, 8.0, 7.0]) | {"return": 3.0}
+    reward, returned, value, action = axes_of("final_episode", a_run([row(1)], trace))
     for axes, numbers in ((reward, [1, -2, 4]), (returned, [1, -1, 3]), (value, [9, 8, 7]), (action, [0, 1, 0])):
         np.testing.assert_array_equal(axes.lines[0].get_xydata(), list(enumerate(numbers, 1)))
     assert returned.get_title(loc="left") == "Return so far: 3 after 3 steps, truncated"
 
 
-def test_limits_are_drawn_where_they_are_set():
+def test_limits_are_drawn_where_they_are_set() -> None:
     rows = [row(i) for i in range(1, 5)]
-    above = PICTURES["kl_and_clipping"](a_run(rows, target_kl=0.03)).axes[0]
+    above = axes_of("kl_and_clipping", a_run(rows, target_kl=0.03))[0]
     assert [0.03, 0.03] in [list(line.get_ydata()) for line in above.lines]
-    assert len(PICTURES["kl_and_clipping"](a_run(rows)).axes[0].lines) == 2
-    losses = PICTURES["losses"](a_run(rows)).axes
+    assert len(axes_of("kl_and_clipping", a_run(rows))[0].lines) == 2
+    losses = axes_of("losses", a_run(rows))
     assert [axes.get_yscale() for axes in losses] == ["linear", "log", "linear"]
 
 
-def test_moving_averages():
+def test_moving_averages() -> None:
     np.testing.assert_allclose(smoothed(np.array([1.0, 2.0, np.nan, 4.0, 9.0]), 3), [1.5, 1.5, 3.0, 6.5, 6.5])
     np.testing.assert_array_equal(smoothed(np.array([1.0, np.nan])), [1.0, np.nan])  # one value is no average
 
 
-def test_numbers_are_for_people():
+def test_numbers_are_for_people() -> None:
     assert [number(value) for value in (1234567.0, -0.25, 0.30000000000000004)] == ["1,234,567", "−0.25", "0.3"]
     assert len({str(colour) for colour in palette(8)}) == 8
     assert len({str(colour) for colour in palette(32)}) == 32
@@ -172,7 +185,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-def test_every_kind_of_run(rows):
+def test_every_kind_of_run(rows: list[dict[str, Any]]) -> None:
     columns = [{"name": f"$arm {i}", "choices": None, "values": [0.1 * i]} for i in range(3)]
     bare = a_result(rows, final_eval=None, best_policy={"step": 0, "score": None, "by": "training"})
     run = a_run(rows, a_trace(columns, length=1, value=None), bare, id="$x$" * 30)
@@ -182,7 +195,7 @@ def test_every_kind_of_run(rows):
             figure.draw_without_rendering()
 
 
-def test_files(tmp_path):
+def test_files(tmp_path: Path) -> None:
     run = a_run([row(i) for i in range(1, 8)], a_trace(), normalize_rewards=True)
     assert drawn(tmp_path / "run", run) == ([], ALL)
     assert json.loads((tmp_path / "run" / "plots" / "trace.json").read_text()) == run.trace
@@ -193,7 +206,7 @@ def test_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_rows_take_seconds(tmp_path):
+def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
     line = json.dumps(row(7) | in_row(5.0))
     tmp_path.joinpath("metrics.jsonl").write_text(
         "".join(line.replace('"step": 700', f'"step": {i}') + "\n" for i in range(100_000))
@@ -206,17 +219,17 @@ def test_a_hundred_thousand_rows_take_seconds(tmp_path):
 # That they never end a run
 
 
-def test_one_that_fails_is_told_and_the_others_are_drawn(tmp_path, monkeypatch):
-    def broken(run):
+def test_one_that_fails_is_told_and_the_others_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run: RunData) -> None:
         raise ZeroDivisionError("mine")
 
-    monkeypatch.setitem(write.PICTURES, "losses", broken)
+    monkeypatch.setitem(PICTURES, "losses", broken)
     trouble, files = drawn(tmp_path / "run", a_run([row(1)], a_trace()))
     assert trouble == ["plots/losses.png could not be drawn: ZeroDivisionError: mine."]
     assert files == ALL - {"losses.png"}
 
 
-def test_without_matplotlib(tmp_path, monkeypatch):
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     trouble, files = drawn(tmp_path / "run", a_run([row(1)]))
     assert len(trouble) == 1
@@ -224,8 +237,8 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert files == set()
 
 
-def test_whatever_fails_is_only_told(tmp_path, monkeypatch):
-    def broken(*_):
+def test_whatever_fails_is_only_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
         raise RuntimeError("mine")
 
     run = a_run([row(1)])
@@ -237,8 +250,10 @@ def test_whatever_fails_is_only_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_training_run_leaves_all_of_them(tmp_path):
-    small = dict(num_envs=4, rollout_length=64, minibatch_size=64, epochs_per_update=1, hidden_sizes=[16], workers=0)
+def test_a_training_run_leaves_all_of_them(tmp_path: Path) -> None:
+    small: dict[str, Any] = dict(
+        num_envs=4, rollout_length=64, minibatch_size=64, epochs_per_update=1, hidden_sizes=[16], workers=0
+    )
     small |= {"total_timesteps": 1024, "eval_episodes": 2}
     console = Notes()
     one = PPOTrainer("Pendulum-v1", preset=False, out=tmp_path / "run", console=console, **small)
@@ -250,6 +265,6 @@ def test_a_training_run_leaves_all_of_them(tmp_path):
     assert last["buffer/reward_mean"] == pytest.approx(last["rollout/reward_mean"], rel=1e-5)
 
 
-def test_axes_that_cannot_be_logarithmic_stay_linear():
+def test_axes_that_cannot_be_logarithmic_stay_linear() -> None:
     for values in (np.array([]), np.array([np.nan]), np.array([0.0, 1000.0]), np.array([1.0, 99.0])):
         assert not logarithmic_if_wide(None, values)

@@ -1,5 +1,9 @@
 """The policy joins adapter, statistics, networks and distribution."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +22,9 @@ NETWORK = NetworkConfig(hidden_sizes=(4,))
 MIXED = spaces.Dict(kind=spaces.Discrete(2), speed=spaces.Box(-100, 100, (1,)))
 
 
-def policy_for(obs_space, action_space=None, observations=False):
+def policy_for(
+    obs_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None, observations: bool = False
+) -> Policy:
     return Policy(obs_space, action_space or spaces.Discrete(3), NETWORK, NormalizeConfig(observations=observations))
 
 
@@ -32,27 +38,28 @@ def policy_for(obs_space, action_space=None, observations=False):
     ],
     ids=lambda case: type(case).__name__,
 )
-def test_actor_emits_the_parameters_of_the_distribution(action_space, num_params):
+def test_actor_emits_the_parameters_of_the_distribution(action_space: spaces.Space[Any], num_params: int) -> None:
     policy = policy_for(spaces.Box(-1, 1, (2,)), action_space)
     params, carry, obs = jax.eval_shape(policy.init, KEY), policy.initial_carry(5), jnp.zeros((5, 2))
     assert jax.eval_shape(policy.act, params, None, carry["actor"], obs)[1].shape == (5, num_params)
     assert jax.eval_shape(policy.value, params, None, carry["critic"], obs)[1].shape == (5,)
 
 
-def test_actor_and_critic_start_from_different_keys():
+def test_actor_and_critic_start_from_different_keys() -> None:
     params = jax.jit(policy_for(spaces.Box(-1, 1, (2,))).init)(KEY)
     assert not np.allclose(params["actor"]["Dense_0"]["kernel"], params["critic"]["Dense_0"]["kernel"])
 
 
-def test_initialising_draws_nothing_from_the_space():
-    space = spaces.Dict(a=spaces.Box(-1e308, 1e308, (2,), np.float64), b=spaces.Tuple([spaces.Discrete(2, start=3)]))
+def test_initialising_draws_nothing_from_the_space() -> None:
+    inner: spaces.Space[Any] = spaces.Discrete(2, start=3)
+    space = spaces.Dict(a=spaces.Box(-1e308, 1e308, (2,), np.float64), b=spaces.Tuple([inner]))
     space.seed(0)
-    state = space["b"][0].np_random.bit_generator.state
+    state = inner.np_random.bit_generator.state
     jax.eval_shape(policy_for(space).init, KEY)
-    assert space["b"][0].np_random.bit_generator.state == state
+    assert inner.np_random.bit_generator.state == state
 
 
-def test_only_measurements_are_standardised():
+def test_only_measurements_are_standardised() -> None:
     policy = policy_for(MIXED, observations=True)
     stats = RunningStats(jnp.float32(10), jnp.array([0.5, 0.5, 20.0]), jnp.array([0.25, 0.25, 100.0]))
     obs = {"kind": jnp.array([1]), "speed": jnp.array([[50.0]])}
@@ -61,7 +68,7 @@ def test_only_measurements_are_standardised():
     np.testing.assert_allclose(policy.features(None, obs).vector, [[0, 1, 50]], rtol=1e-6)
 
 
-def test_statistics_are_of_the_valid_observations():
+def test_statistics_are_of_the_valid_observations() -> None:
     policy = policy_for(MIXED, observations=True)
     obs = {"kind": jnp.array([1, 0, 1]), "speed": jnp.array([[50.0], [30.0], [-99.0]])}
     stats = policy.update_stats(policy.initial_stats(), obs, jnp.array([True, True, False]))
@@ -70,26 +77,26 @@ def test_statistics_are_of_the_valid_observations():
     assert stats.var[2] == 100
 
 
-def test_no_statistics_where_none_are_wanted_or_make_sense():
+def test_no_statistics_where_none_are_wanted_or_make_sense() -> None:
     assert policy_for(spaces.Box(-1, 1, (2,))).initial_stats() is None
     assert policy_for(spaces.Discrete(4), observations=True).initial_stats() is None
     assert policy_for(spaces.Box(-1, 1, (2,))).update_stats(None, jnp.zeros((1, 2)), jnp.ones(1, bool)) is None
 
 
-def running_sum(scale):
+def running_sum(scale: float) -> Network:
     """A network of one parameter that remembers the sum of all it has read."""
 
-    def init(key, features):
+    def init(key: jax.Array, features: Features) -> tuple[jax.Array, jax.Array]:
         return jnp.full((1,), scale), jnp.zeros_like(features.vector)
 
-    def apply(params, carry, features):
+    def apply(params: Any, carry: Any, features: Features) -> tuple[jax.Array, jax.Array]:
         carry = carry + features.vector
         return carry, params[None] * carry
 
     return Network(init, apply)
 
 
-def test_networks_with_memory_fit_the_seam():
+def test_networks_with_memory_fit_the_seam() -> None:
     policy = policy_for(spaces.Box(-1, 1, (3,)))
     policy.actor, policy.critic = running_sum(2.0), running_sum(10.0)
     params, carry = policy.init(KEY), policy.initial_carry(2)
@@ -109,12 +116,12 @@ def test_networks_with_memory_fit_the_seam():
 # One torso for both
 
 
-def shared_policy(**network):
+def shared_policy(**network: Any) -> Policy:
     settings = NetworkConfig(hidden_sizes=(4,), torso="shared", **network)
     return Policy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), settings, NormalizeConfig())
 
 
-def test_a_shared_torso_has_parameters_of_its_own():
+def test_a_shared_torso_has_parameters_of_its_own() -> None:
     params = jax.eval_shape(shared_policy().init, KEY)
     shapes = {name: jax.tree.map(lambda leaf: leaf.shape, part) for name, part in params.items()}
     assert shapes == {
@@ -128,7 +135,7 @@ def test_a_shared_torso_has_parameters_of_its_own():
 
 
 @pytest.mark.parametrize("torso", ["shared", "separate"])
-def test_both_at_once_are_what_each_is_alone(torso):
+def test_both_at_once_are_what_each_is_alone(torso: Any) -> None:
     policy = Policy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), NetworkConfig(torso=torso), NormalizeConfig())
     params, carry, obs = jax.jit(policy.init)(KEY), policy.initial_carry(2), jnp.array([[1.0, 2, 3], [4, 5, 6]])
     memory, outputs, value = policy.act_and_value(params, None, carry, obs)
@@ -139,12 +146,12 @@ def test_both_at_once_are_what_each_is_alone(torso):
     np.testing.assert_array_equal(value, worth)
 
 
-def test_both_losses_flow_into_a_shared_torso():
+def test_both_losses_flow_into_a_shared_torso() -> None:
     policy = shared_policy()
     params, carry, obs = jax.jit(policy.init)(KEY), policy.initial_carry(1), jnp.array([[0.1, 0.2, 0.3]])
 
-    def slopes(actor, critic):
-        def total(params):
+    def slopes(actor: float, critic: float) -> Any:
+        def total(params: Any) -> jax.Array:
             _, outputs, value = policy.act_and_value(params, None, carry, obs)
             return actor * outputs.sum() + critic * value.sum()
 
@@ -156,10 +163,16 @@ def test_both_losses_flow_into_a_shared_torso():
     np.testing.assert_allclose(slopes(1.0, 1.0), of_actor + of_critic, rtol=1e-5)
 
 
-def test_a_shared_torso_runs_once_for_both():
+def test_a_shared_torso_runs_once_for_both() -> None:
     policy, calls = shared_policy(), []
     torso = policy.torso
-    policy.torso = Network(torso.init, lambda *args: calls.append(1) or torso.apply(*args))
+    assert torso is not None
+
+    def counted(*args: Any) -> Any:
+        calls.append(1)
+        return torso.apply(*args)
+
+    policy.torso = Network(torso.init, counted)
     params = jax.eval_shape(policy.init, KEY)
     carry, obs = policy.initial_carry(2), jnp.zeros((2, 3))
     calls.clear()
@@ -167,7 +180,7 @@ def test_a_shared_torso_runs_once_for_both():
     assert len(calls) == 1
 
 
-def test_a_shared_torso_may_remember():
+def test_a_shared_torso_may_remember() -> None:
     """Each one's memory holds the torso's, so that either can run alone."""
     policy = shared_policy()
     policy.torso, policy.actor, policy.critic = running_sum(1.0), running_sum(2.0), running_sum(10.0)
@@ -183,7 +196,7 @@ def test_a_shared_torso_may_remember():
     assert [leaf.tolist() for leaf in jax.tree.leaves(carry)] == [[[2, 2, 2]], [[3, 3, 3]]] * 2
 
 
-def reading(network):
+def reading(network: Network) -> Network:
     """`network` on what a torso gives, instead of features."""
     return Network(
         lambda key, hidden: network.init(key, Features(hidden, ())),
@@ -194,7 +207,7 @@ def reading(network):
 # Networks of a user's own
 
 
-def constant(shape, dtype=jnp.float32, params=None):
+def constant(shape: tuple[int, ...], dtype: Any = jnp.float32, params: Any = None) -> Network:
     """A network that gives zeros of one shape whatever it reads."""
     return Network(lambda key, _: ({} if params is None else params, ()), lambda p, c, _: (c, jnp.zeros(shape, dtype)))
 
@@ -202,14 +215,19 @@ def constant(shape, dtype=jnp.float32, params=None):
 GOOD = {"actor": constant((2, 3)), "critic": constant((2, 1))}
 
 
-def own_policy(own):
+def own_policy(own: Any) -> Policy:
     return Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(3), NETWORK, NormalizeConfig(), own)
 
 
-def test_own_networks_are_a_dictionary_or_a_function_of_the_policy():
+def test_own_networks_are_a_dictionary_or_a_function_of_the_policy() -> None:
     assert own_policy(GOOD).actor is not None
     asked = []
-    own_policy(lambda policy: asked.append((policy.distribution.num_params, policy.adapter.vector_size)) or GOOD)
+
+    def own(policy: Policy) -> dict[str, Network]:
+        asked.append((policy.distribution.num_params, policy.adapter.vector_size))
+        return GOOD
+
+    own_policy(own)
     assert asked == [(3, 2)]
 
 
@@ -228,6 +246,6 @@ def test_own_networks_are_a_dictionary_or_a_function_of_the_policy():
         ),
     ],
 )
-def test_own_networks_that_do_not_fit_are_refused(own, words):
+def test_own_networks_that_do_not_fit_are_refused(own: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         own_policy(own)

@@ -1,5 +1,7 @@
 """Presets are found by the ids of environments."""
 
+from __future__ import annotations
+
 import jax
 import numpy as np
 import pytest
@@ -14,18 +16,18 @@ NATURE = [(8 * 8 * 4, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64)]
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool/Pong-v5", "envpool/Breakout-v5"])
-def test_atari_has_the_usual_settings_wherever_it_comes_from(env_id):
+def test_atari_has_the_usual_settings_wherever_it_comes_from(env_id: str) -> None:
     config = settings.build(find_preset(env_id))
     assert (config.network.hidden_sizes, config.network.activation) == ((512,), "relu")
     assert (config.normalize.clip_rewards, config.ppo.clip_epsilon) == (1.0, 0.1)
 
 
 @pytest.mark.parametrize("env_id", ["envpool/HalfCheetah-v5", "envpool/Nothing-v5", "envpool/Pong-v4", "Pong-v5"])
-def test_what_is_no_atari_game_has_none(env_id):
+def test_what_is_no_atari_game_has_none(env_id: str) -> None:
     assert find_preset(env_id) == {}
 
 
-def test_the_games_are_those_that_envpool_has():
+def test_the_games_are_those_that_envpool_has() -> None:
     pytest.importorskip("envpool")
     from envpool.registration import registry
 
@@ -33,7 +35,7 @@ def test_the_games_are_those_that_envpool_has():
     assert games == {f"{name}-v5" for name in ATARI}
 
 
-def test_a_name_stands_for_every_environment_and_a_wrong_one_is_refused():
+def test_a_name_stands_for_every_environment_and_a_wrong_one_is_refused() -> None:
     assert choose_preset("documents", "gymnax/CartPole-v1") == choose_preset("documents", "Own-v0")
     assert choose_preset(False, "CartPole-v1") == {}
     assert choose_preset(True, "CartPole-v1") == find_preset("CartPole-v1") != {}
@@ -43,7 +45,7 @@ def test_a_name_stands_for_every_environment_and_a_wrong_one_is_refused():
         choose_preset("document", "CartPole-v1")
 
 
-def test_a_run_without_preset_says_what_it_trains_with():
+def test_a_run_without_preset_says_what_it_trains_with() -> None:
     config = settings.build({"env.num_envs": 4, "ppo.rollout_length": 32, "ppo.minibatch_size": 64})
     config = settings.build(
         {"normalize.observations": True, "normalize.rewards": False, "env.id": "Own-v0"}, base=config
@@ -59,12 +61,13 @@ def test_a_run_without_preset_says_what_it_trains_with():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("preset", "hidden"), [(True, [(7 * 7 * 64, 512)]), (False, [(7 * 7 * 64, 64), (64, 64)])])
-def test_a_cnn_reads_the_screens_of_envpool(preset, hidden):
+def test_a_cnn_reads_the_screens_of_envpool(preset: bool, hidden: list[tuple[int, int]]) -> None:
     """With its preset, and without: channels come first there, and must not be taken for rows."""
     pytest.importorskip("envpool")
     trainer = PPOTrainer("envpool/Pong-v5", preset=preset)
     space = trainer.env.spec.observation_space
-    assert (space.shape, space.dtype) == ((4, 84, 84), np.uint8)
+    assert space.shape == (4, 84, 84)
+    assert space.dtype == np.uint8
     shapes = [leaf.shape for leaf in jax.tree.leaves(trainer.agent.params["critic"]) if leaf.ndim == 2]
     assert sorted(shapes) == sorted([*NATURE, *hidden, (hidden[-1][1], 1)])
     frames = np.zeros((1, 4, 84, 84), np.uint8)

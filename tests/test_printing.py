@@ -1,5 +1,7 @@
 """What is printed of a text that did not come from the program."""
 
+from __future__ import annotations
+
 import io
 
 import pytest
@@ -8,14 +10,14 @@ from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError, printable
 
 
-def printed(text):
+def printed(text: str) -> str:
     out = io.StringIO()
     make_rich(file=out, force_terminal=True, width=300).print(f"[bold]{safe(text)}[/bold]")
     return out.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").rstrip("\n")
 
 
 @pytest.mark.parametrize("text", ["run[/v2]", "x:smile:y", "[red]x[/red]", "[[", "a\\[b]", "±▁", "[/]", "name"])
-def test_texts_are_printed_as_they_are(text):
+def test_texts_are_printed_as_they_are(text: str) -> None:
     assert printed(text) == text
 
 
@@ -31,11 +33,11 @@ def test_texts_are_printed_as_they_are(text):
         ("a\nb", "a\nb"),
     ],
 )
-def test_what_a_terminal_obeys_is_spelled_out(text, spelled):
+def test_what_a_terminal_obeys_is_spelled_out(text: str, spelled: str) -> None:
     assert printable(text) == spelled
     assert printed(text) == spelled
     assert str(UserError(f"There is no {text}.")) == f"There is no {spelled}."
 
 
-def test_passwords_are_not_printed():
+def test_passwords_are_not_printed() -> None:
     assert printed("at http://me:a/b@c@host") == "at http://***@host"

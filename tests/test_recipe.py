@@ -1,10 +1,14 @@
 """Losses and optimizers that are handed in go the way of the built-in ones, and come back after a resume."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import signal
 import threading
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +28,7 @@ from proximo.ppo.optimizer import adam
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates, make_recipe
 from proximo.ppo.samples import Samples
 
-SMALL = dict(
+SMALL: dict[str, Any] = dict(
     num_envs=4,
     rollout_length=8,
     minibatch_size=16,
@@ -35,24 +39,26 @@ SMALL = dict(
     eval_episodes=2,
     learning_rate_schedule="linear",
 )
-FEW = {name: value for name, value in SMALL.items() if name != "learning_rate_schedule"} | {"total_timesteps": 64}
+FEW: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "learning_rate_schedule"} | {
+    "total_timesteps": 64
+}
 
 
-def trainer(path, env=None, **keywords):
+def trainer(path: Path, env: Any = None, **keywords: Any) -> PPOTrainer:
     return PPOTrainer(env or probes.MatchTheCue(), out=path, preset=False, console=probes.Notes(), **SMALL | keywords)
 
 
-def trained(path, **keywords):
+def trained(path: Path, **keywords: Any) -> Any:
     one = trainer(path, **keywords)
     one.train()
     return one.agent.params
 
 
-def same(first, second):
+def same(first: Any, second: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
-def own_loss(outputs, samples, hyper):
+def own_loss(outputs: Outputs, samples: Samples, hyper: Hyper) -> Any:
     return clip_loss(outputs, samples, hyper) | {"surprise": (0, -outputs.log_prob)}
 
 
@@ -61,9 +67,11 @@ PARTS = ("params", "obs_stats", "reward_stats")
 OWN = {"loss": own_loss, "optimizer": OPTIMIZER}
 
 
-def example(name):
+def example(name: str) -> ModuleType:
     file = Path(__file__).parent.parent / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -72,7 +80,7 @@ def example(name):
 # What it is
 
 
-def test_what_is_handed_in_has_no_key():
+def test_what_is_handed_in_has_no_key() -> None:
     assert make_recipe() == BUILT_IN
     assert make_recipe(clip_loss).key == BUILT_IN.key is not None
     assert make_recipe(own_loss).key is make_recipe(None, OPTIMIZER).key is Recipe(own_loss).key is None
@@ -85,12 +93,12 @@ def test_what_is_handed_in_has_no_key():
         ({"optimizer": optax.adam}, r"optimizer is a transformation of Optax, such as .*; function is none."),
     ],
 )
-def test_what_is_neither_is_refused(handed_in, sentence, tmp_path):
+def test_what_is_neither_is_refused(handed_in: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         trainer(tmp_path / "run", **handed_in)
 
 
-def test_whether_an_optimizer_follows_the_rates_of_the_settings():
+def test_whether_an_optimizer_follows_the_rates_of_the_settings() -> None:
     params = {"actor": jnp.zeros(2), "critic": {"bias": jnp.zeros(1)}}
     assert follows_rates(OPTIMIZER, params)
     assert follows_rates(adam(0.5, 1e-5, True), params)
@@ -106,7 +114,9 @@ def test_whether_an_optimizer_follows_the_rates_of_the_settings():
         (OPTIMIZER, {"adam_epsilon": 1e-8}, "ppo.adam_epsilon has no effect on an optimizer of your own"),
     ],
 )
-def test_settings_that_an_own_optimizer_does_not_read_are_refused(optimizer, named, sentence, tmp_path):
+def test_settings_that_an_own_optimizer_does_not_read_are_refused(
+    optimizer: Any, named: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=sentence):
         PPOTrainer(probes.MatchTheCue(), out=tmp_path / "run", preset=False, optimizer=optimizer, **FEW | named)
 
@@ -115,13 +125,13 @@ def test_settings_that_an_own_optimizer_does_not_read_are_refused(optimizer, nam
 
 
 @pytest.fixture(scope="module")
-def built_in(tmp_path_factory):
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     path = tmp_path_factory.mktemp("built-in") / "run"
     return path, trained(path)
 
 
 @pytest.mark.slow
-def test_the_same_loss_and_optimizer_give_the_same_bits(built_in, tmp_path):
+def test_the_same_loss_and_optimizer_give_the_same_bits(built_in: tuple[Any, Any], tmp_path: Path) -> None:
     terms = trained(tmp_path / "loss", loss=lambda *given: clip_loss(*given))
     assert same(terms, built_in[1])
     chain = trained(tmp_path / "optimizer", optimizer=adam(0.5, 1e-5, False))
@@ -129,7 +139,7 @@ def test_the_same_loss_and_optimizer_give_the_same_bits(built_in, tmp_path):
 
 
 @pytest.mark.slow
-def test_terms_without_a_weight_are_logged_and_change_nothing(built_in, tmp_path):
+def test_terms_without_a_weight_are_logged_and_change_nothing(built_in: tuple[Any, Any], tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", loss=own_loss)
     seen = []
     one.train(probes.EachUpdate(lambda metrics: seen.append(metrics["step_metrics"])))
@@ -141,11 +151,11 @@ def test_terms_without_a_weight_are_logged_and_change_nothing(built_in, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [None, "CartPole-v1"], ids=["compiled", "host"])
-def test_a_run_with_its_own_loss_and_optimizer_goes_on(env, tmp_path):
+def test_a_run_with_its_own_loss_and_optimizer_goes_on(env: str | None, tmp_path: Path) -> None:
     more = {} if env is None else {"workers": 0}
     whole = trained(tmp_path / "whole", env=env, **OWN, **more)
 
-    def stop(metrics):
+    def stop(metrics: dict[str, Any]) -> None:
         if metrics["update"] == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -157,14 +167,14 @@ def test_a_run_with_its_own_loss_and_optimizer_goes_on(env, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("own") / "run"
     trained(path, **OWN)
     return path
 
 
 @pytest.mark.slow
-def test_the_settings_say_what_was_handed_in(run):
+def test_the_settings_say_what_was_handed_in(run: Path) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["ppo"]["own"] == ["loss", "optimizer"]
     with pytest.raises(
         UserError, match=r"The loss is not a built-in one \(ppo.own\), and no file holds it; hand it in"
@@ -180,13 +190,13 @@ def test_the_settings_say_what_was_handed_in(run):
         ({"loss": own_loss}, "The optimizer is not a built-in one"),
     ],
 )
-def test_a_run_does_not_go_on_without(handed_in, sentence, run):
+def test_a_run_does_not_go_on_without(handed_in: dict[str, Any], sentence: str, run: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         PPOTrainer.resume(run, probes.MatchTheCue(), steps=32, **handed_in)
 
 
 @pytest.mark.slow
-def test_a_run_does_not_go_on_with_another_optimizer(run):
+def test_a_run_does_not_go_on_with_another_optimizer(run: Path) -> None:
     other = PPOTrainer.resume(run, probes.MatchTheCue(), steps=32, loss=own_loss, optimizer=optax.sgd(0.1))
     with pytest.raises(UserError, match=r"The optimizer that was handed in is not the one that .* was trained with"):
         other.train()
@@ -194,18 +204,18 @@ def test_a_run_does_not_go_on_with_another_optimizer(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["loss", "optimizer"])
-def test_a_built_in_one_is_not_replaced_on_the_way(part, built_in):
+def test_a_built_in_one_is_not_replaced_on_the_way(part: str, built_in: tuple[Any, Any]) -> None:
     with pytest.raises(UserError, match=f"was trained with the built-in {part}, and goes on with that; leave out"):
         PPOTrainer.resume(built_in[0], probes.MatchTheCue(), steps=32, **{part: OWN[part]})
 
 
 @pytest.mark.slow
-def test_each_group_of_agents_has_a_state_of_its_own(tmp_path):
+def test_each_group_of_agents_has_a_state_of_its_own(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", team_probes.TwoKinds(), **OWN)
     one.train()
     agents = one.agent.groups
-    given = ({name: getattr(own, part) for name, own in agents.items()} for part in PARTS)
-    groups = one.program.init(tuple(given)).train.groups
+    params, obs_stats, reward_stats = ({name: getattr(own, part) for name, own in agents.items()} for part in PARTS)
+    groups = one.program.init((params, obs_stats, reward_stats)).train.groups
     state = {name: own.opt_state for name, own in groups.items()}
     assert set(state) == {"sorter", "aimer"}
     structures = {name: jax.tree.structure(agents[name].params) for name in state}
@@ -215,8 +225,8 @@ def test_each_group_of_agents_has_a_state_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_named(tmp_path):
-    def bad(outputs, samples, hyper):
+def test_a_loss_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    def bad(outputs: Outputs, samples: Samples, hyper: Hyper) -> Any:
         return {"mine": (1.0, jnp.log(-1 - jnp.square(outputs.value)))}
 
     with pytest.raises(TrainingError, match=r"In update 1 the loss/mine is not finite \(loss/mine = nan\)"):
@@ -229,7 +239,7 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_optimizers_with_numbers_of_their_own_are_saved_whole(tmp_path):
+def test_optimizers_with_numbers_of_their_own_are_saved_whole(tmp_path: Path) -> None:
     """Counts, keys and injected numbers, some of a weak type."""
     noisy = optax.chain(
         optax.add_noise(1e-3, 0.5, jax.random.key(7)), optax.inject_hyperparams(optax.adam)(learning_rate=1e-3)
@@ -247,7 +257,7 @@ SENT = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-3))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [probes.MatchTheCue(), "CartPole-v1"], ids=["in threads", "in processes"])
-def test_experiments_hand_it_to_every_run(env, tmp_path):
+def test_experiments_hand_it_to_every_run(env: Any, tmp_path: Path) -> None:
     out, own = tmp_path / "out", {"loss": own_loss, "optimizer": SENT}
     run_multiple_experiments(env, seeds=2, jobs=1, out=out, preset=False, mlflow=False, **FEW, **own)
     rows = list(out.rglob("metrics.jsonl"))
@@ -257,7 +267,7 @@ def test_experiments_hand_it_to_every_run(env, tmp_path):
         carry_out(Plan.load(out), out, env=env)
 
 
-def test_what_cannot_be_sent_to_another_process_is_refused(tmp_path):
+def test_what_cannot_be_sent_to_another_process_is_refused(tmp_path: Path) -> None:
     held = threading.Lock()
     loss = lambda *given: clip_loss(*given) if held else {}  # noqa: E731
     with pytest.raises(UserError, match="cannot be sent to the processes that train on CartPole-v1"):
@@ -267,13 +277,15 @@ def test_what_cannot_be_sent_to_another_process_is_refused(tmp_path):
 # The example
 
 
-def test_the_objective_of_simple_policy_optimization():
+def test_the_objective_of_simple_policy_optimization() -> None:
     # r = 1.2 and eps = 0.2: A = 2 gives 2.4 - 2 / 0.4 * 0.04 = 2.2, where its slope 2 - 2 * 0.2 / 0.2 is zero.
     # r = 0.5, A = -1: -0.5 - 1 / 0.4 * 0.25 = -1.125.
-    numbers = lambda *values: jnp.asarray(np.float32(values))  # noqa: E731
+    def numbers(*values: float) -> jax.Array:
+        return jnp.asarray(np.array(values, np.float32))
+
     zeros = numbers(0, 0)
 
-    def objective(log_ratio):
+    def objective(log_ratio: jax.Array) -> Any:
         outputs = Outputs(zeros[:, None], zeros, log_ratio, zeros, zeros)
         samples = Samples(None, None, None, zeros, zeros, numbers(2, -1), zeros, zeros > -1)
         return example("own_loss").spo_loss(outputs, samples, Hyper(0.2, 0.0, 0.5, None))["objective"][1]
@@ -286,7 +298,7 @@ def test_the_objective_of_simple_policy_optimization():
 
 
 @pytest.mark.slow
-def test_simple_policy_optimization_learns(tmp_path):
+def test_simple_policy_optimization_learns(tmp_path: Path) -> None:
     settings = dict(
         num_envs=16, rollout_length=16, minibatch_size=64, epochs_per_update=4, learning_rate=3e-3, hidden_sizes=[32]
     )

@@ -1,6 +1,11 @@
 """Networks that remember: the cells, the way through time, and what can be learned only with memory."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import gymnasium
@@ -11,8 +16,10 @@ import pytest
 from gymnasium import spaces
 
 import probes
+from made import jax_env
 from proximo import PPOAgent, PPOTrainer, settings
 from proximo.config import NetworkConfig, NormalizeConfig
+from proximo.envs.api import Transition
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
 from proximo.policy.networks import Network
@@ -21,23 +28,24 @@ from proximo.policy.recurrent import GRU, LSTM, forget, lasting, through_time, u
 from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.update import training_samples
 
-BOX, FOUR = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4)
+BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
+FOUR: spaces.Space[Any] = spaces.Discrete(4)
 
 
-def policy_with(memory="gru", **network):
+def policy_with(memory: Any = "gru", **network: Any) -> Policy:
     return Policy(
         BOX, FOUR, NetworkConfig(hidden_sizes=(5,), memory=memory, memory_size=6, **network), NormalizeConfig()
     )
 
 
-def random(shape, seed=0):
+def random(shape: Any, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
 # The cells, against Flax's own
 
 
-def test_a_gru_is_that_of_flax():
+def test_a_gru_is_that_of_flax() -> None:
     ours, theirs = GRU(4), nn.GRUCell(4)
     x, h = random((2, 3)), random((2, 4), 1)
     params = ours.init(jax.random.key(0), x)["params"]
@@ -54,7 +62,7 @@ def test_a_gru_is_that_of_flax():
     np.testing.assert_array_equal(found, output)
 
 
-def test_an_lstm_is_that_of_flax():
+def test_an_lstm_is_that_of_flax() -> None:
     ours, theirs = LSTM(4), nn.OptimizedLSTMCell(4)
     x, c, h = random((2, 3)), random((2, 4), 1), random((2, 4), 2)
     params = ours.init(jax.random.key(0), x)["params"]
@@ -70,13 +78,13 @@ def test_an_lstm_is_that_of_flax():
     np.testing.assert_allclose(found_h, expected_h, rtol=1e-5, atol=1e-6)
 
 
-def test_an_lstm_by_hand():
+def test_an_lstm_by_hand() -> None:
     """One cell that reads x as its candidate and nothing else: i = o = sigmoid(0) = 1/2, f = sigmoid(1) = 0.731059,
     so c1 = tanh(1) / 2 = 0.380797, c2 = 0.731059 c1 = 0.278385, and h = tanh(c) / 2 of each. Over n steps after the
     first, c fades as 0.731059^n."""
     held = {"inner": {"kernel": jnp.array([[0.0, 0.0, 1.0, 0.0]])}, "recurrent": {"kernel": jnp.zeros((1, 4))}}
     params = {"params": held | {"bias": jnp.array([0.0, 1.0, 0.0, 0.0])}}
-    projected = LSTM(1).apply(params, jnp.array([[1.0], [0.0], [0.0]]), method="project")
+    projected: Any = LSTM(1).apply(params, jnp.array([[1.0], [0.0], [0.0]]), method="project")
     step = lambda carry, now: LSTM(1).apply(params, carry, now, method="step")  # noqa: E731
     episode_start = jnp.zeros((3, 1), bool)
     memory, outputs = through_time(step, (jnp.zeros((1, 1)), jnp.zeros((1, 1))), projected[:, None], episode_start)
@@ -109,7 +117,7 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
 
 
 @pytest.mark.parametrize(("cell", "num"), [(GRU, 3), (LSTM, 4)])
-def test_each_gate_starts_orthogonal(cell, num):
+def test_each_gate_starts_orthogonal(cell: Any, num: int) -> None:
     """With a gain of 1 for what is remembered, and of 2 for what is seen."""
     params = cell(4).init(jax.random.key(0), jnp.zeros((1, 4)))["params"]
     for part, square in (("recurrent", 1.0), ("inner", 4.0)):
@@ -117,7 +125,7 @@ def test_each_gate_starts_orthogonal(cell, num):
             np.testing.assert_allclose(gate @ gate.T, square * np.eye(4), atol=1e-5)
 
 
-def test_units_forget_over_times_from_2_to_128_steps():
+def test_units_forget_over_times_from_2_to_128_steps() -> None:
     """A gate that starts at sigmoid(b) keeps something for 1 / (1 - that) = 1 + e^b steps. With b uniform on
     0 .. log 127 their mean is 1 + 126 / log 127 = 27.0, half are below 1 + sqrt(127) = 12.3, and a quarter below
     1 + 127^(1/4) = 4.36."""
@@ -131,7 +139,7 @@ def test_units_forget_over_times_from_2_to_128_steps():
     np.testing.assert_array_equal(bias, lasting(jax.random.key(3), 4_000))
 
 
-def test_the_gate_that_keeps_starts_with_these_times():
+def test_the_gate_that_keeps_starts_with_these_times() -> None:
     """Of a GRU the second gate of three; of an LSTM the second of four, and the first, which takes in, the opposite."""
     x = jnp.zeros((1, 4))
     gru, other = (GRU(8).init(jax.random.key(seed), x)["params"]["inner"]["bias"].reshape(3, 8) for seed in (0, 1))
@@ -147,7 +155,7 @@ def test_the_gate_that_keeps_starts_with_these_times():
 
 
 @pytest.mark.parametrize(("cell", "kind"), [(GRU, "gru"), (LSTM, "lstm")])
-def test_a_gate_s_share_is_kept_at_each_step(cell, kind):
+def test_a_gate_s_share_is_kept_at_each_step(cell: Any, kind: str) -> None:
     """The gate in place of the biases above is the one that keeps: at log 3 it leaves 3/4 of what was remembered, and
     takes in 1/4 of what is new, which is tanh(0) = 0."""
     params = jax.tree.map(jnp.zeros_like, cell(1).init(jax.random.key(0), jnp.zeros((1, 1)))["params"])
@@ -181,7 +189,7 @@ def by_steps(policy, params, carry, obs, episode_start):
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("torso", ["separate", "shared"])
-def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
+def test_a_sequence_at_once_is_one_step_after_the_other(memory: str, torso: str) -> None:
     policy = policy_with(memory, torso=torso)
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
@@ -196,7 +204,7 @@ def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
     assert not policy_with("none").recurrent
 
 
-def test_a_fresh_start_forgets_everything_before():
+def test_a_fresh_start_forgets_everything_before() -> None:
     policy = policy_with("lstm")
     params = policy.init(jax.random.key(0))
     obs = random((4, 2, 3))
@@ -210,7 +218,7 @@ def test_a_fresh_start_forgets_everything_before():
     np.testing.assert_array_equal(first[2:, 0], outputs[2:, 0])  # lane 0 from its third step on
 
 
-def test_a_network_without_an_unroll_of_its_own_goes_step_by_step():
+def test_a_network_without_an_unroll_of_its_own_goes_step_by_step() -> None:
     """carry' = carry + x, output = carry': running sums."""
     sums = Network(lambda key, x: ((), (x,)), lambda params, carry, x: ((carry[0] + x,), carry[0] + x))
     inputs = jnp.arange(1.0, 9.0).reshape(4, 2, 1)
@@ -219,22 +227,24 @@ def test_a_network_without_an_unroll_of_its_own_goes_step_by_step():
     np.testing.assert_array_equal(memory[0], outputs)
 
 
-def test_sequences_are_pieces_of_lanes_in_time_order():
+def test_sequences_are_pieces_of_lanes_in_time_order() -> None:
     """Four steps, two lanes, pieces of two: samples are numbered 10 * step + lane."""
     numbers = jnp.array([[10 * t + lane for lane in range(2)] for t in range(4)]).reshape(-1)
     flags = numbers > 15
     floats = numbers.astype(jnp.float32)
-    samples = Samples(numbers, None, numbers, *[floats] * 4, flags, flags, (floats[:, None],))
+    samples = Samples(numbers, None, numbers, floats, floats, floats, floats, flags, flags, (floats[:, None],))
     pieces = in_sequences(samples, 2, 2)
     assert pieces.obs.tolist() == [[0, 10], [1, 11], [20, 30], [21, 31]]
     assert pieces.carry[0].tolist() == [[0.0], [1.0], [20.0], [21.0]]
     assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
 
 
-SMALL = dict(num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=32, hidden_sizes=[8], preset=False)
+SMALL: dict[str, Any] = dict(
+    num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=32, hidden_sizes=[8], preset=False
+)
 
 
-def collected(trainer):
+def collected(trainer: PPOTrainer) -> tuple[Any, Any, Any]:
     """A rollout of the trainer's environment, and what the networks make of it."""
     program, policy = trainer.program, trainer.agent.policy
     state, _ = program.run(program.init(trainer._given()), 2)
@@ -246,7 +256,7 @@ def collected(trainer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
-def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
+def test_the_rollout_is_seen_again_as_it_was_acted_on(memory: str, torso: str) -> None:
     """The actions follow from the same noise and what is computed afterwards, through ends of episodes."""
     trainer = PPOTrainer(probes.LongRecall(), memory=memory, torso=torso, **SMALL)
     state, rollout, (samples, _) = collected(trainer)
@@ -263,7 +273,7 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [None, 2, 8])
-def test_the_first_pass_finds_the_policy_unchanged(length):
+def test_the_first_pass_finds_the_policy_unchanged(length: int | None) -> None:
     """Whatever the length of sequences: each starts from what was remembered then, so the ratio is 1."""
     trainer = PPOTrainer(probes.LongRecall(), memory="gru", sequence_length=length, **SMALL)
     program = trainer.program
@@ -279,18 +289,18 @@ class Cut(probes.Probe):
 
     name = "cut"
 
-    def observe(self, clock, cue):
+    def observe(self, clock: jax.Array, cue: jax.Array) -> jax.Array:
         return jnp.where(clock == 0, cue, 0.0)[None]
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock, cue = state
-        moved = probes.Transition(obs=self.observe(clock + 1, cue), reward=cue, truncated=clock == 2)
+        moved = Transition(obs=self.observe(clock + 1, cue), reward=cue, truncated=clock == 2)
         return (clock + 1, cue), moved
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torso", ["separate", "shared"])
-def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
+def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso: str) -> None:
     trainer = PPOTrainer(Cut(), memory="gru", torso=torso, **SMALL)
     state, rollout, (samples, carry) = collected(trainer)
     policy, params = trainer.agent.policy, state.train.groups[ONE].params
@@ -319,21 +329,27 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso):
 # Settings
 
 
-def test_sequences_must_divide_rollout_and_minibatch():
+def test_sequences_must_divide_rollout_and_minibatch() -> None:
     with pytest.raises(UserError, match=r"sequence_length=3 does not divide ppo.rollout_length=128.*is 64\."):
         settings.build({"ppo.sequence_length": 3, "ppo.minibatch_size": 64})
     with pytest.raises(UserError, match=r"sequence_length=128 does not divide ppo.minibatch_size=64"):
         settings.build({"ppo.sequence_length": 128, "ppo.minibatch_size": 64})
 
 
-def sizes(num_envs=8, rollout_length=128, minibatch_size="auto", sequence_length=None, memory="gru"):
+def sizes(
+    num_envs: int = 8,
+    rollout_length: int = 128,
+    minibatch_size: int | str = "auto",
+    sequence_length: int | str | None = None,
+    memory: str = "gru",
+) -> tuple[int, int]:
     ppo = {"rollout_length": rollout_length, "minibatch_size": minibatch_size, "sequence_length": sequence_length}
     given = {"env.num_envs": num_envs, "network.memory": memory} | {f"ppo.{name}": size for name, size in ppo.items()}
     config = settings.build(given)
     return config.minibatch_size, config.sequence_length
 
 
-def test_with_memory_a_minibatch_is_a_quarter_of_the_update():
+def test_with_memory_a_minibatch_is_a_quarter_of_the_update() -> None:
     assert sizes()[0] == 256
     assert sizes(num_envs=16)[0] == 512
     assert sizes(num_envs=1, rollout_length=2048)[0] == 512
@@ -343,7 +359,7 @@ def test_with_memory_a_minibatch_is_a_quarter_of_the_update():
     assert sizes(num_envs=32, memory="none")[0] == 256
 
 
-def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch():
+def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch() -> None:
     assert sizes(num_envs=16)[1] == 128  # four whole rollouts
     assert sizes()[1] == 64  # halves: two whole ones would be too few
     assert sizes(num_envs=1, rollout_length=2048)[1] == 128
@@ -355,7 +371,7 @@ def test_a_sequence_is_as_long_as_leaves_four_in_a_minibatch():
     assert sizes(num_envs=2, rollout_length=1, minibatch_size=2) == (2, 1)
 
 
-def test_sequences_without_memory_are_refused():
+def test_sequences_without_memory_are_refused() -> None:
     with pytest.raises(UserError, match="has no effect on networks without memory"):
         PPOTrainer(probes.LongRecall(), sequence_length=4, **SMALL)
 
@@ -364,7 +380,7 @@ def test_sequences_without_memory_are_refused():
 
 
 @pytest.mark.slow
-def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
+def test_an_agent_remembers_from_call_to_call_until_it_is_reset() -> None:
     config = settings.build({"network.memory": "gru", "network.memory_size": 8})
     agent = PPOAgent(BOX, FOUR, config)
     obs = np.asarray(random((5, 2, 3)))
@@ -391,7 +407,7 @@ def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("torso", ["separate", "shared"])
-def test_saved_agents_remember_alike(tmp_path, memory, torso):
+def test_saved_agents_remember_alike(tmp_path: Path, memory: str, torso: str) -> None:
     config = settings.build({"network.memory": memory, "network.memory_size": 8, "network.torso": torso})
     agent = PPOAgent(BOX, FOUR, config)
     loaded = PPOAgent.load(agent.save(tmp_path / "agent"))
@@ -420,48 +436,48 @@ FAST = probes.PLAIN | dict(
 )
 
 
-class HostRecall(gymnasium.Env):
+class HostRecall(gymnasium.Env[Any, Any]):
     """`LongRecall` as a Gymnasium environment."""
 
     observation_space, action_space = probes.UNIT, spaces.Discrete(2)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.clock, self.cue = 0, float(self.np_random.choice([-1.0, 1.0]))
         return np.array([self.cue], np.float32), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.clock += 1
         last = self.clock == probes.LongRecall.length
         return np.zeros(1, np.float32), float(last and (action == 1) == (self.cue > 0)), last, False, {}
 
 
-def score(env, tmp_path, **given):
-    return PPOTrainer(env, out=tmp_path / "run", **(FAST | given)).train()["final_eval"]["return_mean"]
+def score(env: Any, tmp_path: Path, **given: Any) -> float:
+    return float(PPOTrainer(env, out=tmp_path / "run", **(FAST | given)).train()["final_eval"]["return_mean"])
 
 
 BOTH = [pytest.param("gru", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.learning)]
 
 
 @pytest.mark.parametrize("memory", BOTH)
-def test_what_was_seen_is_recalled_in_a_compiled_environment(tmp_path, memory):
+def test_what_was_seen_is_recalled_in_a_compiled_environment(tmp_path: Path, memory: str) -> None:
     assert score(probes.LongRecall(), tmp_path, memory=memory) == 1.0
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_what_was_seen_is_recalled_in_a_host_environment(tmp_path, memory):
+def test_what_was_seen_is_recalled_in_a_host_environment(tmp_path: Path, memory: str) -> None:
     assert score(HostRecall, tmp_path, memory=memory, workers=0) == 1.0
 
 
 @pytest.mark.learning
-def test_without_memory_it_cannot_be(tmp_path):
+def test_without_memory_it_cannot_be(tmp_path: Path) -> None:
     assert score(probes.LongRecall(), tmp_path) < 0.7
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("torso", ["separate", "shared"])
-def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path, torso):
+def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path: Path, torso: str) -> None:
     """3 is the best, 1.75 what is possible without memory: the switch, the better half of choices, half the dial."""
     given = {"memory": "gru", "torso": torso, "embed": 4, "total_timesteps": 150_000, "entropy_coef": 0.001}
     assert score(probes.Everything(), tmp_path, **given) > 2.6
@@ -469,7 +485,7 @@ def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path, torso):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make_env", [probes.LongRecall, HostRecall], ids=["compiled", "host"])
-def test_a_run_with_memory_resumes_to_the_same_bits(tmp_path, make_env):
+def test_a_run_with_memory_resumes_to_the_same_bits(tmp_path: Path, make_env: Callable[[], Any]) -> None:
     given = FAST | {"memory": "lstm", "total_timesteps": 320 * 12, "every_steps": 320, "eval_frequency": 5}
     given |= {"eval_episodes": 5, "groups": 1, "workers": 0}
     whole = PPOTrainer(make_env(), out=tmp_path / "whole", **given)
@@ -483,34 +499,33 @@ def test_a_run_with_memory_resumes_to_the_same_bits(tmp_path, make_env):
         np.testing.assert_array_equal(one, other)
 
 
-class WithoutVelocities(gymnasium.ObservationWrapper):
+class WithoutVelocities(gymnasium.ObservationWrapper[Any, Any, Any]):
     """CartPole that shows where the cart and the pole are, and not how fast they move."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
-        low, high = self.env.observation_space.low[[0, 2]], self.env.observation_space.high[[0, 2]]
-        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+        whole = self.env.observation_space
+        assert isinstance(whole, spaces.Box)
+        self.observation_space = spaces.Box(whole.low[[0, 2]], whole.high[[0, 2]], dtype=np.float32)
 
-    def observation(self, obs):
+    def observation(self, obs: Any) -> Any:
         return obs[[0, 2]]
 
 
 class CompiledWithoutVelocities:
     """The same in JAX."""
 
-    def __init__(self):
-        from proximo import envs
-
-        self.env = envs.make("gymnax/CartPole-v1")
+    def __init__(self) -> None:
+        self.env = jax_env("gymnax/CartPole-v1")
         self.spec = dataclasses.replace(
             self.env.spec, id="CartPole without velocities", observation_space=WithoutVelocities().observation_space
         )
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         state, first = self.env.reset(key)
         return state, dataclasses.replace(first, obs=first.obs[jnp.array([0, 2])])
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         state, moved = self.env.step(key, state, action)
         final = None if moved.final_obs is None else moved.final_obs[jnp.array([0, 2])]
         return state, dataclasses.replace(moved, obs=moved.obs[jnp.array([0, 2])], final_obs=final)
@@ -539,10 +554,10 @@ CARTPOLE = dict(
 @pytest.mark.learning
 @pytest.mark.parametrize("make_env", [CompiledWithoutVelocities, WithoutVelocities], ids=["compiled", "host"])
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_cartpole_without_velocities(tmp_path, make_env, memory):
+def test_cartpole_without_velocities(tmp_path: Path, make_env: Callable[[], Any], memory: str) -> None:
     assert score(make_env(), tmp_path, **CARTPOLE, memory=memory) >= 400
 
 
 @pytest.mark.learning
-def test_cartpole_without_velocities_needs_memory(tmp_path):
+def test_cartpole_without_velocities_needs_memory(tmp_path: Path) -> None:
     assert score(CompiledWithoutVelocities(), tmp_path, **CARTPOLE) < 200

@@ -1,10 +1,14 @@
 """The report and its pictures: what they show, at every size and with any names, opened in a browser."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,7 +26,9 @@ NASTY = """<b>a&b</b> "quoted" 'it' $x_1$ \\frac"""
 VOID = {"meta", "br", "hr", "img", "link"}
 
 
-def outcomes(folder, trials, envs, seeds, lost=(), evaluated=True):
+def outcomes(
+    folder: Path, trials: Sequence[str], envs: Sequence[str], seeds: Any, lost: Any = (), evaluated: bool = True
+) -> list[Outcome]:
     """Runs that learn; the later a trial stands, the better."""
     rng, made = np.random.default_rng(0), []
     for i, trial in enumerate(trials):
@@ -42,44 +48,47 @@ def outcomes(folder, trials, envs, seeds, lost=(), evaluated=True):
 class Checker(HTMLParser):
     """Every element is closed in order, ids are there once, and nothing is fetched."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.open, self.ids, self.links, self.text = [], [], [], ""
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
         self.feed(text)
         self.close()
         assert self.open == []
         assert len(self.ids) == len({*self.ids})
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag not in ("script", "link", "img", "iframe", "object", "b")
         for name, value in attrs:
             assert not name.startswith("on")
             assert name not in ("src", "srcset")
             if name == "id":
-                self.ids.append(value)
+                self.ids.append(str(value))
             if name in ("href", "xlink:href"):
-                self.links.append(value)
+                self.links.append(str(value))
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.text += data
 
 
-def browse(*args):
+def browse(*args: object) -> str:
     offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars"]
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", *offline, *map(str, args)]
+    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", *offline, *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     """Three trials on one environment, one run of which failed."""
     folder = tmp_path_factory.mktemp("study")
     made = outcomes(folder, ["base", "wide", NASTY], ["gymnax/CartPole-v1"], 5, lost={(1, 3)})
@@ -87,7 +96,7 @@ def study(tmp_path_factory):
     return folder, summary, made
 
 
-def test_the_page_is_whole_and_needs_nothing(study):
+def test_the_page_is_whole_and_needs_nothing(study: tuple[Any, Any, Any]) -> None:
     folder, summary, _ = study
     shown = Checker((folder / "report.html").read_text())
     assert {f"plots/{file.name}" for file in (folder / "plots").iterdir()} == {
@@ -107,7 +116,7 @@ def test_the_page_is_whole_and_needs_nothing(study):
     assert summary["trials"][1]["counted"] == 4
 
 
-def test_the_same_runs_give_the_same_bytes(study, tmp_path):
+def test_the_same_runs_give_the_same_bytes(study: tuple[Any, Any, Any], tmp_path: Path) -> None:
     folder, _, made = study
     moved = [Outcome(**{**vars(run), "path": tmp_path / run.path.relative_to(folder)}) for run in made]
     write_comparison(moved, tmp_path, "Clip & <width>", baseline="base")
@@ -117,7 +126,7 @@ def test_the_same_runs_give_the_same_bytes(study, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="the page itself needs Chromium: apt-get install chromium")
-def test_a_browser_shows_it(study, tmp_path):
+def test_a_browser_shows_it(study: tuple[Any, Any, Any], tmp_path: Path) -> None:
     folder, _, _ = study
     address = (folder / "report.html").as_uri()
     seen = browse("--dump-dom", address)
@@ -139,7 +148,7 @@ def test_a_browser_shows_it(study, tmp_path):
         assert found > 500, "the first trial's curve, in a colour that can be seen"
 
 
-def test_one_run(tmp_path):
+def test_one_run(tmp_path: Path) -> None:
     made = outcomes(tmp_path, ["only"], ["CartPole-v1"], 1, evaluated=False)
     summary = write_comparison(made, tmp_path, "One")
     shown = Checker((tmp_path / "report.html").read_text())
@@ -149,7 +158,7 @@ def test_one_run(tmp_path):
     assert names == {"learning_curves", "final_scores", "speed"}, "one run has no profile, and nothing to improve on"
 
 
-def test_no_run_at_all_came_to_its_end(tmp_path):
+def test_no_run_at_all_came_to_its_end(tmp_path: Path) -> None:
     made = [
         Outcome("a", "env", seed, tmp_path / str(seed), {}, state, None, 0, None, None, Curve())
         for seed, state in enumerate(("missing", "damaged"))
@@ -164,7 +173,7 @@ def test_no_run_at_all_came_to_its_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_many_of_everything(tmp_path):
+def test_many_of_everything(tmp_path: Path) -> None:
     trials = [f"learning_rate={rate:g}, {NASTY}" for rate in np.geomspace(1e-5, 1e-1, 5)] + ["sixth"]
     envs = ["ALE/Pong $1", "<i>&"]
     made = outcomes(tmp_path, trials, envs, 6, lost={(2, 0)}, evaluated=False)
@@ -180,14 +189,20 @@ def test_many_of_everything(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def found(study):
+def found(study: tuple[Any, Any, Any]) -> tuple[Any, Any]:
     _, summary, made = study
     return Comparison("Clip", tuple(made), "base"), summary
 
 
-def test_curves_show_what_counts_and_how_the_rest_ended(found):
+def axes_of(figure: Any) -> Any:
+    """Of a figure that was drawn."""
+    assert figure is not None
+    return figure.axes
+
+
+def test_curves_show_what_counts_and_how_the_rest_ended(found: tuple[Any, Any]) -> None:
     figure = charts.learning_curves(found[0], "gymnax/CartPole-v1", evaluations=False)
-    (axes,) = figure.axes
+    (axes,) = axes_of(figure)
     thick = {line.get_label(): line for line in axes.lines if line.get_linewidth() == 2}
     assert [*thick] == ["base", "wide", panels.cut(NASTY).replace("$", r"\$")]
     runs = [points for run in found[0].runs("wide") if run.counts for points in [charts.points(run, False)]]
@@ -201,65 +216,65 @@ def test_curves_show_what_counts_and_how_the_rest_ended(found):
     )
 
 
-def test_a_run_that_ended_early_keeps_its_last_value():
+def test_a_run_that_ended_early_keeps_its_last_value() -> None:
     grid, middle, band = charts.trial_curve([((10.0, 20.0), (0.0, 4.0)), ((20.0, 60.0), (0.0, 8.0))])
     assert (grid[0], grid[-1], band) == (20.0, 60.0, None)
     assert (middle[0], middle[-1]) == (2.0, 6.0)
 
 
-def test_rows_show_numbers(found):
+def test_rows_show_numbers(found: tuple[Any, Any]) -> None:
     comparison, summary = found
-    axes = charts.final_scores(comparison, summary, "gymnax/CartPole-v1").axes[0]
+    axes = axes_of(charts.final_scores(comparison, summary, "gymnax/CartPole-v1"))[0]
     score = summary["trials"][0]["scores"]["gymnax/CartPole-v1"]
     shown = [text.get_text() for text in axes.texts]
     assert shown[0] == f"{score['iqm']:.1f} [{score['low']:.1f}, {score['high']:.1f}]"
     diamonds = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]
     assert diamonds == [trial["scores"]["gymnax/CartPole-v1"]["iqm"] for trial in summary["trials"]]
-    against = charts.improvement(comparison, summary).axes[0]
+    against = axes_of(charts.improvement(comparison, summary))[0]
     assert against.get_yticklabels()[0].get_text() == "wide"
     assert len(against.texts) == 2, "with a baseline, only what is compared with it"
 
 
-def test_a_profile_falls_from_all_to_none(found):
-    axes = charts.profile(found[0], "gymnax/CartPole-v1").axes[0]
+def test_a_profile_falls_from_all_to_none(found: tuple[Any, Any]) -> None:
+    axes = axes_of(charts.profile(found[0], "gymnax/CartPole-v1"))[0]
     for line in axes.lines:
         values = line.get_ydata()
         assert (values[0], values[-1]) == (100.0, 0.0)
         assert (np.diff(values) <= 0).all()
 
 
-def test_many_trials_get_a_panel_each_and_many_pairs_a_matrix():
+def test_many_trials_get_a_panel_each_and_many_pairs_a_matrix() -> None:
     made = outcomes(Path(), [f"t{i}" for i in range(7)], ["env"], 4)
     comparison = Comparison("Seven", tuple(made))
     summary = summarize(comparison, Path())
     figure = charts.learning_curves(comparison, "env", evaluations=False)
-    assert [axes.get_title(loc="left") for axes in figure.axes[:7]] == comparison.trials
-    matrix = charts.improvement(comparison, summary).axes[0]
+    assert [axes.get_title(loc="left") for axes in axes_of(figure)[:7]] == comparison.trials
+    matrix = axes_of(charts.improvement(comparison, summary))[0]
     values = {tuple(text.get_position()): text.get_text() for text in matrix.texts}
     assert len(values) == 7 * 6
     pair = summary["pairs"][0]
     assert values[1, 0] == f"{pair['probability']:.2f}"
 
 
-def test_a_comparison_with_itself_is_grey_and_in_the_middle():
+def test_a_comparison_with_itself_is_grey_and_in_the_middle() -> None:
     made = outcomes(Path(), ["a"], ["env"], 5)
     twice = Comparison("Same", (*made, *(Outcome(**{**vars(run), "trial": "copy"}) for run in made)))
     summary = summarize(twice, Path())
-    axes = charts.improvement(twice, summary).axes[0]
+    axes = axes_of(charts.improvement(twice, summary))[0]
     (diamond,) = [line for line in axes.lines if line.get_marker() == "D"]
     assert (diamond.get_xdata()[0], diamond.get_color()) == (0.5, "#767676")
     assert summary["pairs"][0]["verdict"] == statistics.NO_DIFFERENCE
     assert "No difference is shown between the two trials.<" in page(summary, {})
 
 
-def test_few_runs_that_lie_apart_are_no_difference():
+def test_few_runs_that_lie_apart_are_no_difference() -> None:
     made = outcomes(Path(), ["a", "x", "x", "x", "b"], ["env"], 3)
     summary = summarize(Comparison("Few", tuple(run for run in made if run.trial != "x")), Path())
     assert (summary["pairs"][0]["low"], summary["pairs"][0]["high"]) == (0.0, 0.0)
     assert "so few runs lie so far apart by chance too often" in page(summary, {})
 
 
-def test_an_element_of_a_page(found):
+def test_an_element_of_a_page(found: tuple[Any, Any]) -> None:
     text = panels.svg(charts.learning_curves(found[0], "gymnax/CartPole-v1", evaluations=False), "name")
     ElementTree.fromstring(text)
     assert text.startswith("<svg")
@@ -269,7 +284,7 @@ def test_an_element_of_a_page(found):
     assert "environment steps" in text, "text stays text"
 
 
-def test_names_that_fit():
+def test_names_that_fit() -> None:
     assert panels.cut("short") == "short"
     assert panels.cut("learning_rate=0.0003, gamma=0.99", 20) == "learning_…gamma=0.99"
     assert panels.labels(["x" * 50, "x" * 60, "y"], 9) == ["1 xxxx…xxxx", "2 xxxx…xxxx", "y"]
@@ -279,7 +294,7 @@ def test_names_that_fit():
     assert "_overall" not in charts.names(["overall", "a"]).values()
 
 
-def test_numbers_that_stand_together():
+def test_numbers_that_stand_together() -> None:
     assert panels.interval_text(9.87654, 1.0, 123.456, "") == "9.9 [1.0, 123.5]"
     assert panels.interval_text(-0.012341, -0.02, -0.01, "") == "−0.01234 [−0.02000, −0.01000]"
     assert panels.interval_text(0.5, None, None, "too few seeds", digits=2) == "0.50 (too few seeds)"

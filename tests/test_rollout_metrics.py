@@ -1,5 +1,9 @@
 """`buffer/*`: what an update learned from, with numbers worked out by hand."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,23 +20,23 @@ from proximo.rollout.types import Rollout
 VALID = jnp.array([True, True, False, True])
 
 
-def plain(metrics):
+def plain(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def test_invalid_samples_do_not_count():
+def test_invalid_samples_do_not_count() -> None:
     """1, 2 and 6: mean 3, squared deviations 4, 1 and 9, so the deviation is sqrt(14 / 3)."""
     for filler in (1e9, np.nan, -np.inf):
         found = plain(described("x", jnp.array([1.0, 2.0, filler, 6.0]), VALID))
         assert found == pytest.approx({"x_mean": 3.0, "x_std": (14 / 3) ** 0.5, "x_min": 1.0, "x_max": 6.0})
 
 
-def test_nothing_valid_has_no_extremes():
+def test_nothing_valid_has_no_extremes() -> None:
     found = plain(described("x", jnp.array([1.0, 2.0]), jnp.zeros(2, bool)))
     assert found == {"x_mean": 0.0, "x_std": 0.0, "x_min": np.inf, "x_max": -np.inf}
 
 
-def test_of_a_whole_rollout():
+def test_of_a_whole_rollout() -> None:
     """Two steps, two lanes; the second step of the first lane is a filler. Targets 5, 7, 9 over values 4, 5, 11:
     advantages 1, 2, -2, however they were standardised."""
     policy = Policy(spaces.Box(-1, 1, (1,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(2,)), NormalizeConfig())
@@ -89,12 +93,12 @@ OF_THE_ROLLOUT = {
 }
 
 
-def test_discrete_actions_go_by_their_own_numbers():
+def test_discrete_actions_go_by_their_own_numbers() -> None:
     found = plain(action_metrics(spaces.Discrete(3, start=-1), jnp.array([-1, 1, 0, 1], jnp.int32), VALID))
     assert found == pytest.approx({"buffer/action_-1": 1 / 3, "buffer/action_0": 0.0, "buffer/action_1": 2 / 3})
 
 
-def test_continuous_actions():
+def test_continuous_actions() -> None:
     """The first entry is 0, 2, 4 (mean 2, deviation sqrt(8 / 3)); the second is always 5."""
     actions = jnp.array([[[0.0, 5.0]], [[2.0, 5.0]], [[77.0, 77.0]], [[4.0, 5.0]]])
     found = plain(action_metrics(spaces.Box(-99, 99, (1, 2)), actions, VALID))
@@ -105,7 +109,7 @@ def test_continuous_actions():
     assert (found["buffer/action_1_mean"], found["buffer/action_1_std"]) == (5.0, 0.0)
 
 
-def test_several_actions_at_once():
+def test_several_actions_at_once() -> None:
     space = spaces.Dict(
         {
             "move": spaces.Discrete(2),
@@ -146,7 +150,7 @@ def test_several_actions_at_once():
         (spaces.Tuple([spaces.Discrete(30), spaces.Discrete(3), spaces.Discrete(2)]), 32),
     ],
 )
-def test_what_is_too_large_is_left_out(space, count):
+def test_what_is_too_large_is_left_out(space: spaces.Space[Any], count: int) -> None:
     actions = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf))[None], space.sample())
     names = jax.eval_shape(lambda: action_metrics(space, actions, jnp.ones(1, bool)))
     assert len(names) == count

@@ -1,4 +1,7 @@
+from __future__ import annotations
+
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,11 +21,11 @@ from proximo.seeding import (
 from proximo.settings import SETTINGS
 
 
-def words(key):
+def words(key: jax.Array) -> tuple[int, ...]:
     return tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 
-def streams(seed):
+def streams(seed: int) -> dict[str, Any]:
     keys = training_keys(seed)
     return {
         "network": network_key(seed),
@@ -46,22 +49,22 @@ def streams(seed):
         ("action", 7 ^ 0xAC7),
     ],
 )
-def test_offsets_are_fixed_for_ever(stream, number):
+def test_offsets_are_fixed_for_ever(stream: str, number: int) -> None:
     assert words(streams(7)[stream]) == words(jax.random.key(number))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 999, 10_000, 0xAC7, 0xA11CE, MAX_SEED])
-def test_streams_of_a_run_are_pairwise_different(seed):
+def test_streams_of_a_run_are_pairwise_different(seed: int) -> None:
     for (one, key), (other, other_key) in itertools.combinations(streams(seed).items(), 2):
         assert words(key) != words(other_key), f"{one} and {other} draw the same numbers with seed {seed}"
 
 
-def test_another_seed_changes_every_stream():
+def test_another_seed_changes_every_stream() -> None:
     one, other = streams(0), streams(1)
     assert all(words(one[name]) != words(other[name]) for name in one)
 
 
-def test_same_seed_gives_same_keys():
+def test_same_seed_gives_same_keys() -> None:
     assert {name: words(key) for name, key in streams(3).items()} == {
         name: words(key) for name, key in streams(3).items()
     }
@@ -71,18 +74,20 @@ def test_same_seed_gives_same_keys():
     ("num_envs", "episodes", "shared"),
     [(8, 10, None), (999, 10, None), (1_000, 10, "Environment 999"), (1_005, 3, "Environments 999 to 1001")],
 )
-def test_environments_that_start_as_those_of_the_evaluation_do_are_told(num_envs, episodes, shared):
+def test_environments_that_start_as_those_of_the_evaluation_do_are_told(
+    num_envs: int, episodes: int, shared: str | None
+) -> None:
     """Environment i has the seed s + i, and that of the evaluation s + 999 + i."""
     said = shared_with_evaluation(num_envs, episodes)
     assert [sentence.partition(" start")[0] for sentence in said] == ([shared] if shared else [])
 
 
-def test_a_run_with_as_many_environments_says_so():
-    given = {"num_envs": 1_001, "rollout_length": 2, "minibatch_size": 1_001, "preset": False}
+def test_a_run_with_as_many_environments_says_so() -> None:
+    given: dict[str, Any] = {"num_envs": 1_001, "rollout_length": 2, "minibatch_size": 1_001, "preset": False}
     assert "Environments 999 to 1000 start" in PPOTrainer("CartPole-v1", **given).program.notices[0]
     assert not PPOTrainer("gymnax/CartPole-v1", **given).program.notices, "its environments have one stream of keys"
 
 
-def test_the_largest_seed_leaves_room_for_every_derived_one():
+def test_the_largest_seed_leaves_room_for_every_derived_one() -> None:
     assert MAX_SEED + RESET_OFFSET == 2**31 - 1
     assert SETTINGS["seed"].metadata["at_most"] == MAX_SEED

@@ -1,7 +1,12 @@
+from __future__ import annotations
+
 import dataclasses
 import datetime
 import math
 import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from proximo.settings import (
     DIFFERENCES,
     FOREIGN_NAMES,
     SETTINGS,
+    Setting,
     build,
     convert,
     find_keyword,
@@ -33,7 +39,7 @@ from proximo.settings import (
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 
 
-def refusal(call, *args, **kwargs):
+def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     """What the user is told: one line that ends as a sentence does."""
     with pytest.raises(UserError) as caught:
         call(*args, **kwargs)
@@ -44,7 +50,7 @@ def refusal(call, *args, **kwargs):
     return text
 
 
-def assign(text):
+def assign(text: str) -> dict[str, Any]:
     return from_assignments([text])
 
 
@@ -71,7 +77,7 @@ def assign(text):
         ("env.max_steps_per_episode", None),
     ],
 )
-def test_the_contracts_values_have_a_name(path, default):
+def test_the_contracts_values_have_a_name(path: str, default: float | None) -> None:
     section, name = path.split(".")
     assert to_mapping(build(choose_preset("documents", "CartPole-v1")))[section][name] == default
 
@@ -82,7 +88,7 @@ def test_minibatches_without_memory_are_an_eighth_of_the_default_update():
 
 
 @pytest.mark.parametrize("path", SETTINGS)
-def test_every_default_is_a_valid_value(path):
+def test_every_default_is_a_valid_value(path: str) -> None:
     converted = convert(SETTINGS[path], SETTINGS[path].default)
     assert converted == SETTINGS[path].default
     assert type(converted) is type(SETTINGS[path].default)
@@ -91,16 +97,16 @@ def test_every_default_is_a_valid_value(path):
 # ---- writing and reading back
 
 
-def positive(highest):
+def positive(highest: float) -> st.SearchStrategy[float]:
     return st.floats(1e-8, highest)
 
 
-def named_agents():
+def named_agents() -> st.SearchStrategy[dict[str, tuple[str, ...]]]:
     return st.dictionaries(st.text(), st.lists(st.text()).map(tuple), min_size=1)
 
 
 @st.composite
-def valid_values(draw):
+def valid_values(draw: st.DrawFn) -> dict[str, Any]:
     """Values for every setting, that also fit together."""
     size, schedule = draw(st.integers(2, 512)), st.sampled_from(["linear", "cosine"])
     values = {
@@ -188,7 +194,7 @@ def valid_values(draw):
 
 @pytest.mark.slow
 @given(values=valid_values())
-def test_yaml_reads_back_to_an_equal_config(values, tmp_path_factory):
+def test_yaml_reads_back_to_an_equal_config(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     assert values.keys() == SETTINGS.keys(), "a new setting: give it values in valid_values"
     config = build(values)
     file = tmp_path_factory.getbasetemp() / "round-trip.yaml"
@@ -198,17 +204,17 @@ def test_yaml_reads_back_to_an_equal_config(values, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["a\x85b", "a\u2028b", " Grüße\n", "a: b # c"])
-def test_odd_texts_read_back(name, tmp_path):
+def test_odd_texts_read_back(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(build({"env.id": name})), encoding="utf-8")
     assert from_file(tmp_path / "config.yaml")["env.id"] == name
 
 
-def test_default_reads_back_to_an_equal_config(tmp_path):
+def test_default_reads_back_to_an_equal_config(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(Config()), encoding="utf-8")
     assert build(from_file(tmp_path / "config.yaml")) == Config()
 
 
-def test_yaml_holds_every_setting():
+def test_yaml_holds_every_setting() -> None:
     mapping = yaml.safe_load(to_yaml(Config()))
     assert from_mapping(mapping, "the file").keys() == SETTINGS.keys()
     assert mapping == to_mapping(Config())
@@ -217,7 +223,7 @@ def test_yaml_holds_every_setting():
 # ---- layers
 
 
-def test_later_layers_win_key_by_key():
+def test_later_layers_win_key_by_key() -> None:
     preset = from_mapping({"ppo": {"gamma": 0.1, "gae_lambda": 0.1, "value_coef": 0.1}}, "preset")
     file = from_mapping({"ppo": {"gamma": 0.2, "gae_lambda": 0.2}}, "file")
     config = build(preset, file, assign("ppo.gamma=0.3"))
@@ -226,26 +232,31 @@ def test_later_layers_win_key_by_key():
     assert config.env == Config().env
 
 
-def test_layers_go_over_the_base():
+def test_layers_go_over_the_base() -> None:
     base = Config(seed=3, ppo=PPOConfig(gamma=0.5, gae_lambda=0.5))
     config = build(from_keywords({"gamma": 0.6}), base=base)
     assert (config.seed, config.ppo.gamma, config.ppo.gae_lambda) == (3, 0.6, 0.5)
     assert base.ppo.gamma == 0.5
 
 
-def test_a_later_assignment_wins():
+def test_a_later_assignment_wins() -> None:
     assert from_assignments(["seed=1", "seed=2"]) == {"seed": 2}
 
 
-def test_only_the_result_has_to_fit_together():
+def test_only_the_result_has_to_fit_together() -> None:
     config = build(assign("ppo.minibatch_size=100"), from_assignments(["env.num_envs=10", "ppo.rollout_length=10"]))
     assert config.num_minibatches == 1
     assert "ppo.minibatch_size=100" in refusal(build, assign("ppo.minibatch_size=100"))
 
 
 @pytest.mark.parametrize("seed", [MAX_SEED + 1, 2**63])
-def test_seed_too_large_is_refused(seed):
+def test_seed_too_large_is_refused(seed: int) -> None:
     assert str(seed) in refusal(from_assignments, [f"seed={seed}"])
+
+
+BOTH: Any = "both"
+MANY: Any = "many"
+A_LIST: Any = [32, 32]
 
 
 @pytest.mark.parametrize(
@@ -254,16 +265,16 @@ def test_seed_too_large_is_refused(seed):
         (Config(seed=-1), "seed"),
         (Config(ppo=PPOConfig(gamma=7.0)), "ppo.gamma"),
         (Config(ppo=PPOConfig(minibatch_size=0)), "ppo.minibatch_size"),
-        (Config(ppo=PPOConfig(optimizers="both")), "ppo.optimizers"),
-        (Config(env=EnvConfig(num_envs="many")), "env.num_envs"),
+        (Config(ppo=PPOConfig(optimizers=BOTH)), "ppo.optimizers"),
+        (Config(env=EnvConfig(num_envs=MANY)), "env.num_envs"),
     ],
 )
-def test_a_config_made_by_hand_is_checked_as_well(base, path):
+def test_a_config_made_by_hand_is_checked_as_well(base: Config, path: str) -> None:
     assert f"{path} must be" in refusal(build, base=base)
 
 
-def test_a_list_in_a_config_made_by_hand_becomes_hashable():
-    config = build(base=Config(network=NetworkConfig(hidden_sizes=[32, 32])))
+def test_a_list_in_a_config_made_by_hand_becomes_hashable() -> None:
+    config = build(base=Config(network=NetworkConfig(hidden_sizes=A_LIST)))
     assert config.network.hidden_sizes == (32, 32)
     hash(config)
 
@@ -298,7 +309,7 @@ def test_a_list_in_a_config_made_by_hand_becomes_hashable():
         ("env.id=my_module:Env=v0", "my_module:Env=v0"),
     ],
 )
-def test_values_are_read_as_the_setting_means(text, value):
+def test_values_are_read_as_the_setting_means(text: str, value: Any) -> None:
     [read] = assign(text).values()
     assert read == value
     assert type(read) is type(value)
@@ -313,17 +324,18 @@ def test_values_are_read_as_the_setting_means(text, value):
         ("learning_rate", 1, 1.0),
     ],
 )
-def test_python_values_become_plain_ones(name, value, read):
+def test_python_values_become_plain_ones(name: str, value: Any, read: Any) -> None:
     [converted] = from_keywords({name: value}).values()
     assert converted == read
     assert type(converted) is type(read)
 
 
 WHOLE, NUMBER, FLAG, TEXT, LIST = "a whole number", "a number", "true or false", "a text", "a list of whole numbers"
+NO_NUMBERS: list[Any] = ["x", "", None, True, False, [0.9], {}, math.nan, math.inf, -math.inf]
 WRONG = [
     *(("env.num_envs", v, WHOLE) for v in ["x", "", None, True, False, 1.5, "1.5", [8], {"a": 1}, math.nan, math.inf]),
     *(("env.num_envs", v, WHOLE) for v in ["nan", "inf", "-inf", 10**400, 1j, np.array([[1], [2]]), object]),
-    *(("ppo.gamma", v, NUMBER) for v in ["x", "", None, True, False, [0.9], {}, math.nan, math.inf, -math.inf]),
+    *(("ppo.gamma", v, NUMBER) for v in NO_NUMBERS),
     *(("ppo.gamma", v, NUMBER) for v in ["nan", ".inf", "infinity", "0.9.1", 10**400, datetime.date(2020, 1, 1)]),
     *(("ppo.max_grad_norm", v, "a number or null") for v in ["none", True, [], math.nan]),
     *(("train.max_episodes", v, "a whole number or null") for v in ["all", False, 0.5, math.inf]),
@@ -336,7 +348,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value", "expected"), WRONG)
-def test_wrong_type_says_what_was_expected_and_what_came(path, value, expected):
+def test_wrong_type_says_what_was_expected_and_what_came(path: str, value: Any, expected: str) -> None:
     text = refusal(convert, SETTINGS[path], value)
     assert text.startswith(f"{path} must be {expected}")
     assert f", not {' '.join(repr(value).split())[:60]}" in text
@@ -361,12 +373,12 @@ def test_wrong_type_says_what_was_expected_and_what_came(path, value, expected):
         ("seed", -1, "at least 0"),
     ],
 )
-def test_out_of_range_says_the_limit_and_what_came(path, value, expected):
+def test_out_of_range_says_the_limit_and_what_came(path: str, value: Any, expected: str) -> None:
     assert refusal(convert, SETTINGS[path], value) == f"{path} must be {expected}, not {value!r}."
 
 
 @pytest.mark.parametrize(("path", "value"), [("ppo.gamma", 0), ("ppo.gamma", 1), ("eval.frequency", 0)])
-def test_limits_themselves_are_allowed(path, value):
+def test_limits_themselves_are_allowed(path: str, value: int) -> None:
     assert convert(SETTINGS[path], value) == value
 
 
@@ -378,7 +390,7 @@ JUNK = st.recursive(
 
 
 @given(setting=st.sampled_from(list(SETTINGS.values())), value=JUNK)
-def test_any_value_is_either_taken_or_refused_in_words(setting, value):
+def test_any_value_is_either_taken_or_refused_in_words(setting: Setting, value: Any) -> None:
     try:
         taken = convert(setting, value)
     except UserError:
@@ -388,7 +400,7 @@ def test_any_value_is_either_taken_or_refused_in_words(setting, value):
 
 
 @given(path=st.sampled_from(list(SETTINGS)), value=st.text() | st.from_regex(r"\A[0-9:.e-]{1,10}\Z"))
-def test_any_assigned_text_is_either_taken_or_refused_in_words(path, value):
+def test_any_assigned_text_is_either_taken_or_refused_in_words(path: str, value: Any) -> None:
     try:
         assign(f"{path}={value}")
     except UserError:
@@ -396,7 +408,7 @@ def test_any_assigned_text_is_either_taken_or_refused_in_words(path, value):
 
 
 @pytest.mark.parametrize("value", ["[1, 2", "{a", "2020-13-45", "'open", "!!python/name:os.system", "\x00", "a: b: c"])
-def test_assigned_text_that_is_not_yaml_is_a_wrong_value(value):
+def test_assigned_text_that_is_not_yaml_is_a_wrong_value(value: str) -> None:
     text = refusal(assign, f"ppo.gamma={value}")
     assert text == f"ppo.gamma must be a number, not {value!r}."
 
@@ -423,17 +435,17 @@ def test_assigned_text_that_is_not_yaml_is_a_wrong_value(value):
         ("ppo.ppo.gamma", "ppo.gamma"),
     ],
 )
-def test_unknown_name_gets_the_nearest(wrong, meant):
+def test_unknown_name_gets_the_nearest(wrong: str, meant: str) -> None:
     assert refusal(find_setting, wrong) == f"There is no setting {wrong}; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("path", [path for path in SETTINGS if "." in path])
-def test_underscore_for_the_dot_gets_the_right_name(path):
+def test_underscore_for_the_dot_gets_the_right_name(path: str) -> None:
     assert path in refusal(find_setting, path.replace(".", "_"))
 
 
 @pytest.mark.parametrize("wrong", ["xyzzy", "ppo.xyzzy", "1", "qqq"])
-def test_name_like_no_other_points_to_the_list(wrong):
+def test_name_like_no_other_points_to_the_list(wrong: str) -> None:
     assert refusal(find_setting, wrong) == f"There is no setting {wrong}; `proximo settings` lists them all."
 
 
@@ -464,14 +476,14 @@ def test_name_like_no_other_points_to_the_list(wrong):
         ("n_eval_episodes", "eval.episodes"),
     ],
 )
-def test_names_of_other_libraries_get_ours(prefix, foreign, ours):
+def test_names_of_other_libraries_get_ours(prefix: str, foreign: str, ours: str) -> None:
     text = refusal(find_setting, prefix + foreign)
     difference = f" ({DIFFERENCES[foreign]})" if foreign in DIFFERENCES else ""
     assert text == f"There is no setting {prefix}{foreign}; Proximo calls it {ours}{difference}."
 
 
 @pytest.mark.parametrize(("foreign", "ours"), FOREIGN_NAMES.items())
-def test_foreign_names_lead_to_real_settings_and_shadow_none(foreign, ours):
+def test_foreign_names_lead_to_real_settings_and_shadow_none(foreign: str, ours: str) -> None:
     assert ours in SETTINGS
     assert foreign not in SECTIONS
     assert foreign not in {setting.name for setting in SETTINGS.values()}
@@ -480,18 +492,19 @@ def test_foreign_names_lead_to_real_settings_and_shadow_none(foreign, ours):
     assert spelled in ([], [ours])
 
 
-def test_foreign_names_are_understood_however_they_arrive(tmp_path):
+def test_foreign_names_are_understood_however_they_arrive(tmp_path: Path) -> None:
     (tmp_path / "sb3.yaml").write_text("ppo: {clip_range: 0.1}")
-    for call, argument in [
+    ways: list[tuple[Callable[..., Any], Any]] = [
         (assign, "clip_range=0.1"),
         (from_keywords, {"clip_range": 0.1}),
         (from_file, tmp_path / "sb3.yaml"),
-    ]:
+    ]
+    for call, argument in ways:
         assert "Proximo calls it ppo.clip_epsilon." in refusal(call, argument)
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
-def test_section_in_place_of_a_key_lists_its_keys(section):
+def test_section_in_place_of_a_key_lists_its_keys(section: str) -> None:
     for text in (refusal(assign, f"{section}=5"), refusal(from_mapping, {section: 5}, "the file")):
         assert f"{section} is a section" in text
         assert all(SETTINGS[path].name in text for path in SETTINGS if path.startswith(f"{section}."))
@@ -500,7 +513,7 @@ def test_section_in_place_of_a_key_lists_its_keys(section):
 # ---- files and mappings
 
 
-def test_file_sets_what_it_names(tmp_path):
+def test_file_sets_what_it_names(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
         "seed: 5\nppo:\n  learning_rate: 1e-3\n  gamma: 0.9\nnetwork: {hidden_sizes: [32]}\nenv.num_envs: 4\n"
@@ -515,7 +528,7 @@ def test_file_sets_what_it_names(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "# nothing yet\n", "ppo:\n  # gamma: 0.9\n", "---\n"])
-def test_empty_file_or_section_sets_nothing(tmp_path, content):
+def test_empty_file_or_section_sets_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "empty.yaml").write_text(content)
     assert from_file(tmp_path / "empty.yaml") == {}
 
@@ -542,7 +555,7 @@ def test_empty_file_or_section_sets_nothing(tmp_path, content):
         (b"null: 2", "There is no setting None; "),
     ],
 )
-def test_wrong_file_is_named_with_its_fault(tmp_path, content, complaint):
+def test_wrong_file_is_named_with_its_fault(tmp_path: Path, content: bytes, complaint: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_bytes(content)
     text = refusal(from_file, file)
@@ -552,12 +565,12 @@ def test_wrong_file_is_named_with_its_fault(tmp_path, content, complaint):
     assert len(text) < 400 + 3 * len(str(file))
 
 
-def test_fault_in_a_file_names_the_line(tmp_path):
+def test_fault_in_a_file_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("seed: 1\nppo:\n  gamma: 0.9: 0.8\n")
     assert "line 3" in refusal(from_file, tmp_path / "run.yaml")
 
 
-def test_missing_file_and_directory_are_named(tmp_path):
+def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere.yaml"
     assert refusal(from_file, missing) == f"Cannot read the configuration {missing}: No such file or directory."
     assert refusal(from_file, tmp_path) == f"Cannot read the configuration {tmp_path}: Is a directory."
@@ -566,7 +579,7 @@ def test_missing_file_and_directory_are_named(tmp_path):
 # ---- Python keywords
 
 
-def test_keyword_is_a_keys_own_name_or_section_key():
+def test_keyword_is_a_keys_own_name_or_section_key() -> None:
     assert from_keywords({"gamma": 0.9, "eval_episodes": 5, "seed": 1, "env_id": "x"}) == {
         "ppo.gamma": 0.9,
         "eval.episodes": 5,
@@ -576,15 +589,15 @@ def test_keyword_is_a_keys_own_name_or_section_key():
 
 
 @pytest.mark.parametrize("path", SETTINGS)
-def test_every_setting_has_an_unambiguous_keyword(path):
+def test_every_setting_has_an_unambiguous_keyword(path: str) -> None:
     assert find_keyword(path.replace(".", "_")).path == path
 
 
-def test_keyword_given_twice_is_refused():
+def test_keyword_given_twice_is_refused() -> None:
     assert refusal(from_keywords, {"gamma": 0.9, "ppo_gamma": 0.8}) == "ppo.gamma is given twice."
 
 
-def test_keyword_in_two_sections_is_refused_with_both_spelled_out(monkeypatch):
+def test_keyword_in_two_sections_is_refused_with_both_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = settings.Setting("stop.gamma", float, 0.5, SETTINGS["ppo.gamma"].metadata)
     monkeypatch.setitem(SETTINGS, "stop.gamma", twin)
     text = refusal(from_keywords, {"gamma": 0.9})
@@ -593,11 +606,11 @@ def test_keyword_in_two_sections_is_refused_with_both_spelled_out(monkeypatch):
     assert refusal(assign, "gamma=0.9") == "There is no setting gamma; did you mean ppo.gamma or stop.gamma?"
 
 
-def test_unknown_keyword_gets_the_nearest():
+def test_unknown_keyword_gets_the_nearest() -> None:
     assert "did you mean ppo.gamma?" in refusal(from_keywords, {"gama": 0.9})
 
 
-def test_wrong_keyword_value_names_the_path():
+def test_wrong_keyword_value_names_the_path() -> None:
     assert refusal(from_keywords, {"gamma": "high"}) == "ppo.gamma must be a number, not 'high'."
 
 
@@ -605,14 +618,14 @@ def test_wrong_keyword_value_names_the_path():
 
 
 @pytest.mark.parametrize("text", ["ppo.gamma", "ppo.gamma 0.9", "ppo.gamma:0.9", "", "=0.9", " = "])
-def test_assignment_without_name_or_equals_shows_how(text):
+def test_assignment_without_name_or_equals_shows_how(text: str) -> None:
     assert refusal(from_assignments, [text]) == f"--set takes section.key=value, such as ppo.gamma=0.98; not {text!r}."
 
 
 # ---- what is collected for an update, by its own name
 
 
-def test_frames_per_batch_sets_the_rollout_length():
+def test_frames_per_batch_sets_the_rollout_length() -> None:
     config = build(from_keywords(dict(frames_per_batch=512, num_envs=16)))
     assert config.ppo.rollout_length == 32
     assert config.frames_per_batch == 512
@@ -640,7 +653,7 @@ def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values):
     assert (config.ppo.rollout_length, config.ppo.minibatch_size) == (8, 32)
 
 
-def test_a_batch_size_alone_is_answered_with_both_meanings():
+def test_a_batch_size_alone_is_answered_with_both_meanings() -> None:
     text = refusal(from_keywords, dict(batch_size=64))
     assert "ppo.minibatch_size" in text
     assert "frames_per_batch" in text
@@ -650,7 +663,7 @@ def test_a_batch_size_alone_is_answered_with_both_meanings():
     ("name", "ours"),
     [("eval_interval", "eval.frequency"), ("eval_steps", "eval.episodes"), ("log_interval", "track.log_frequency")],
 )
-def test_names_of_the_training_flow_are_answered_with_ours(name, ours):
+def test_names_of_the_training_flow_are_answered_with_ours(name: str, ours: str) -> None:
     assert ours in refusal(from_keywords, {name: 5})
     assert ours in refusal(from_mapping, {name: 5}, "it")
 
@@ -659,7 +672,7 @@ def test_names_of_the_training_flow_are_answered_with_ours(name, ours):
 
 
 @pytest.mark.parametrize("path", SETTINGS)
-def test_every_count_has_a_limit(path):
+def test_every_count_has_a_limit(path: str) -> None:
     """Nothing that is counted, and no time to wait, is without end."""
     setting = SETTINGS[path]
     types = typing.get_args(setting.type) or (setting.type,)
@@ -672,26 +685,26 @@ def test_every_count_has_a_limit(path):
         assert setting.metadata["most"] is not None
 
 
-def test_long_lists_are_refused():
+def test_long_lists_are_refused() -> None:
     assert "must list at most 100, not 101" in refusal(convert, SETTINGS["network.hidden_sizes"], [1] * 101)
     members = {"wolf": [str(i) for i in range(10_001)]}
     assert "must list at most 10,000" in refusal(convert, SETTINGS["agents.members"], members)
 
 
-def test_samples_of_an_update_have_a_limit():
+def test_samples_of_an_update_have_a_limit() -> None:
     text = refusal(build, {"env.num_envs": 10**6, "ppo.rollout_length": 10**9})
     assert "make 1,000,000,000,000,000 samples" in text
 
 
-def test_quotes_are_short():
-    nested = [1]
+def test_quotes_are_short() -> None:
+    nested: list[Any] = [1]
     for _ in range(30):
         nested = [nested] * 10
     for value in (nested, 10**5000, "x" * 10**6, dict.fromkeys(range(1000), nested)):
         assert len(refusal(convert, SETTINGS["ppo.gamma"], value)) < 150
 
 
-def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that():
+def test_a_value_that_depends_on_the_actions_is_taken_where_it_is_left_to_that() -> None:
     section = PPOConfig(entropy_coef="auto")
     entropy = next(field for field in dataclasses.fields(PPOConfig) if field.name == "entropy_coef")
     discrete, continuous = entropy.metadata["by_action"]

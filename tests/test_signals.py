@@ -3,6 +3,8 @@
 `signalled/sitecustomize.py` sends them. `make test-faults` runs the whole matrix, `make test` a sample of it.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import os
@@ -12,7 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,19 +63,19 @@ BEFORE_THE_RUN = ("start",)
 AFTER_TRAINING = ("final", "pictures")
 
 
-def family(mark):
+def family(mark: Path) -> list[int]:
     """The running processes that were started with this mark in their environment."""
     word, found = f"SIGNALLED_MARK={mark}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if word in (folder / "environ").read_bytes().split(b"\0") and running(folder.name):
+            if word in (folder / "environ").read_bytes().split(b"\0") and running(int(folder.name)):
                 found.append(int(folder.name))
         except OSError:
             continue
     return found
 
 
-def words(kind, out, env=None, steps=STEPS):
+def words(kind: str, out: Path, env: Any = None, steps: int = STEPS) -> list[Any]:
     """The command line of a run or an experiment."""
     given = SETTINGS | {"env.workers": 2 if kind == "workers" else 0}
     flags = itertools.chain.from_iterable(("--set", f"{name}={value}") for name, value in given.items())
@@ -81,7 +85,14 @@ def words(kind, out, env=None, steps=STEPS):
     return ["train", env or ENVS[kind], *rest]
 
 
-def start(args, folder, what="never TERM process", wrapped=(), command=COMMAND, **keywords):
+def start(
+    args: Sequence[object],
+    folder: Path,
+    what: str = "never TERM process",
+    wrapped: Sequence[str] = (),
+    command: Sequence[str] = COMMAND,
+    **keywords: Any,
+) -> subprocess.Popen[str]:
     """A process of the command line in a session of its own, which is sent a signal on the way."""
     places = os.pathsep.join([str(TESTS / "signalled"), str(TESTS), os.environ.get("PYTHONPATH", "")])
     own = {"SIGNALLED": what, "SIGNALLED_MARK": str(folder / "mark"), "PYTHONPATH": places}
@@ -92,9 +103,9 @@ def start(args, folder, what="never TERM process", wrapped=(), command=COMMAND, 
 
 
 @pytest.fixture(autouse=True, scope="module")
-def signals_as_in_a_terminal():
+def signals_as_in_a_terminal() -> Iterator[None]:
     """What is started from here hears SIGINT and SIGHUP, also when the tests run in the background or under `nohup`."""
-    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    heard: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     ignored = [number for number in heard if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, heard[number])
@@ -104,7 +115,7 @@ def signals_as_in_a_terminal():
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder; whatever was started in it is killed at the end."""
     yield tmp_path
     for pid in family(tmp_path / "mark"):
@@ -112,15 +123,15 @@ def folder(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     """What undisturbed runs come to, of each kind."""
     made = {}
 
-    def get(kind):
+    def get(kind: str) -> Any:
         if kind not in made:
             out = tmp_path_factory.mktemp(kind) / "run"
-            keywords = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
-            workers = {"env_workers": 2 if kind == "workers" else 0}
+            keywords: dict[str, Any] = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+            workers: dict[str, Any] = {"env_workers": 2 if kind == "workers" else 0}
             PPOTrainer(ENVS[kind], out=out, preset=False, total_timesteps=STEPS, **keywords, **workers).train()
             made[kind] = out
         return made[kind]
@@ -128,7 +139,7 @@ def whole(tmp_path_factory):
     return get
 
 
-def go_on(kind, out):
+def go_on(kind: str, out: Path) -> None:
     """Do what is missing."""
     if kind in ("experiment", "threads"):
         carry_out(Plan.load(out), out, jobs=2, progress=Progress())
@@ -136,7 +147,7 @@ def go_on(kind, out):
         PPOTrainer.resume(out).train()
 
 
-def check(kind, phase, name, target, folder, whole):
+def check(kind: str, phase: str, name: str, target: str, folder: Path, whole: Callable[[str], Any]) -> None:
     out, number = folder / "out", signal.Signals[f"SIG{name}"]
     process = start(words(kind, out), folder, f"{phase} {name} {target}")
     said, errors = process.communicate(timeout=300)
@@ -171,29 +182,30 @@ def check(kind, phase, name, target, folder, whole):
         assert [json.loads(line)["update"] for line in lines(run)] == list(range(1, 11))
 
 
-def named(case):
+def named(case: tuple[str, ...]) -> str:
     return "-".join(case)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("case", MATRIX, ids=named)
-def test_matrix(case, folder, whole):
+def test_matrix(case: tuple[str, str, str, str], folder: Path, whole: Callable[[str], Any]) -> None:
     check(*case, folder, whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SAMPLE, ids=named)
-def test_sample(case, folder, whole):
+def test_sample(case: tuple[str, str, str, str], folder: Path, whole: Callable[[str], Any]) -> None:
     check(*case, folder, whole)
 
 
-def wait_for_rows(out, process):
+def wait_for_rows(out: Path, process: subprocess.Popen[str]) -> None:
     rows = out / "metrics.jsonl"
     assert wait_until(lambda: process.poll() is not None or (rows.exists() and rows.stat().st_size > 0), 120)
+    assert process.stderr is not None
     assert process.poll() is None, process.stderr.read()
 
 
-def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from `timeout`, which sends it to its child and then to the group that the child is in."""
     with Interrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -208,7 +220,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
         assert interrupt.impatient
 
 
-def test_an_interrupt_within_another_is_told_what_that_one_is():
+def test_an_interrupt_within_another_is_told_what_that_one_is() -> None:
     with Interrupt() as outer, Interrupt() as inner:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert [inner.save_asked(), inner.save_asked(), outer.save_asked()] == [True, False, True]
@@ -218,8 +230,12 @@ def test_an_interrupt_within_another_is_told_what_that_one_is():
         assert (another.signal, another.save_asked()) == (None, False)
 
 
-def test_handlers_of_the_users_own_are_given_back_and_that_of_sigusr1_is_left_alone():
-    mine, seen = lambda *_: seen.append(1), []
+def test_handlers_of_the_users_own_are_given_back_and_that_of_sigusr1_is_left_alone() -> None:
+    seen: list[int] = []
+
+    def mine(*_: Any) -> None:
+        seen.append(1)
+
     before = {number: signal.signal(number, mine) for number in (signal.SIGUSR1, signal.SIGHUP)}
     try:
         with Interrupt() as interrupt:
@@ -233,7 +249,7 @@ def test_handlers_of_the_users_own_are_given_back_and_that_of_sigusr1_is_left_al
 
 
 @pytest.mark.slow
-def test_timeout_ends_a_run_with_workers_in_good_order(folder):
+def test_timeout_ends_a_run_with_workers_in_good_order(folder: Path) -> None:
     out = folder / "out"
     process = start(words("workers", out, steps=10_000_000), folder, wrapped=["timeout", "1000"])
     wait_for_rows(out, process)
@@ -245,7 +261,7 @@ def test_timeout_ends_a_run_with_workers_in_good_order(folder):
 
 
 @pytest.mark.slow
-def test_nohup_is_respected(folder):
+def test_nohup_is_respected(folder: Path) -> None:
     out = folder / "out"
     process = start(words("workers", out), folder, "rollout HUP everyone", wrapped=["nohup"], stdin=subprocess.DEVNULL)
     said, errors = process.communicate(timeout=100)
@@ -255,12 +271,12 @@ def test_nohup_is_respected(folder):
 
 
 @pytest.mark.slow
-def test_a_terminal_that_closes_stops_the_run_in_good_order(folder):
+def test_a_terminal_that_closes_stops_the_run_in_good_order(folder: Path) -> None:
     """Writing to it fails from then on."""
     ours, theirs = pty.openpty()
     out = folder / "out"
 
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
     take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     process = start(words("workers", out, steps=10_000_000), folder, wrapped=[sys.executable, "-c", take], **streams)
     os.close(theirs)
@@ -277,7 +293,7 @@ def test_a_terminal_that_closes_stops_the_run_in_good_order(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stopped_run_is_not_late(workers, folder):
+def test_a_stopped_run_is_not_late(workers: int, folder: Path) -> None:
     """Ctrl-Z for three times as long as an environment may take, in the middle of a step."""
     out = folder / "out"
     flags = ["--set", "env.timeout=1", "--set", f"env.workers={workers}"]
@@ -297,7 +313,7 @@ def test_a_stopped_run_is_not_late(workers, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["workers", "experiment"])
-def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind, folder):
+def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind: str, folder: Path) -> None:
     out = folder / "out"
     flags = ["--set", "env.workers=0"]
     process = start([*words(kind, out, "faulty:Threaded-v0", 128), *flags], folder)
@@ -315,7 +331,7 @@ from proximo import envs
 from proximo.config import EnvConfig
 from faulty import Faulty, Helped
 def main():
-    with envs.make(Helped).open_envs(4, EnvConfig(workers=2)) as pool:
+    with gymnasium_source(Helped).open_envs(4, EnvConfig(workers=2)) as pool:
         pool.reset(0)
         process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=[1000])
         process.start()
@@ -328,7 +344,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_only_what_belongs_to_a_run_is_deaf(folder):
+def test_only_what_belongs_to_a_run_is_deaf(folder: Path) -> None:
     """Other processes of the same fork server can be terminated, and so can programs that environments start."""
     (folder / "script.py").write_text(FORKED)
     process = start([], folder, command=[sys.executable, "script.py"])
@@ -339,10 +355,11 @@ def test_only_what_belongs_to_a_run_is_deaf(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_the_interface_of_mlflow_ends_with_ours(number, folder):
+def test_the_interface_of_mlflow_ends_with_ours(number: int, folder: Path) -> None:
     (folder / "runs").mkdir()
     (folder / "runs" / "mlflow.db").touch()
     process = start(["ui"], folder)
+    assert process.stdout is not None
     assert "shows the runs" in process.stdout.readline()
     assert len(family(folder / "mark")) > 1
     os.kill(process.pid, number)

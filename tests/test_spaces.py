@@ -1,6 +1,9 @@
 """Nested spaces taken apart and put together, and masks in every form that environments give."""
 
+from __future__ import annotations
+
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +19,12 @@ NESTED = spaces.Dict(
 )
 
 
-def test_leaves_come_in_the_space_s_own_order():
+def test_leaves_come_in_the_space_s_own_order() -> None:
     assert [path for path, _ in leaves(NESTED)] == [("z", 0), ("z", 1), ("a", "bits"), ("a", "many")]
     assert list(leaves(spaces.Discrete(3))) == [((), spaces.Discrete(3))]
 
 
-def test_paths_lead_to_the_leaves():
+def test_paths_lead_to_the_leaves() -> None:
     names = build(NESTED, lambda path, leaf: shown(path))
     assert names == {"z": ("['z'][0]", "['z'][1]"), "a": {"bits": "['a']['bits']", "many": "['a']['many']"}}
     assert all(pick(names, path) == shown(path) for path, _ in leaves(NESTED))
@@ -31,18 +34,18 @@ def test_paths_lead_to_the_leaves():
     ("space", "shape"),
     [
         (spaces.Discrete(3, start=5), (3,)),
-        (spaces.MultiDiscrete([[2, 4], [3, 1]]), (10,)),
+        (spaces.MultiDiscrete(np.array([[2, 4], [3, 1]])), (10,)),
         (spaces.MultiBinary((2, 2)), (4, 2)),
         (spaces.Box(-1, 1, (3,)), (0,)),
         (NESTED, (2 + 2 * 2 + 5,)),
     ],
     ids=str,
 )
-def test_a_mask_has_a_flag_per_choice(space, shape):
+def test_a_mask_has_a_flag_per_choice(space: spaces.Space[Any], shape: tuple[Any, ...]) -> None:
     assert mask_shape(space) == shape
 
 
-def test_masks_are_taken_flat_or_nested():
+def test_masks_are_taken_flat_or_nested() -> None:
     flat = np.array([*[1, 0], *[1, 1, 0, 1], *[0, 1, 1, 0, 0]], np.int8)
     nested = {
         "a": {"bits": [[1, 1], [0, 1]], "many": ([0, 1], [1, 0, 0])},
@@ -58,16 +61,20 @@ def test_masks_are_taken_flat_or_nested():
 @pytest.mark.parametrize(
     ("space", "given"), [(spaces.Discrete(3), [1, 0]), (NESTED, {"z": ([1, 1],)}), (NESTED, np.ones(4))], ids=str
 )
-def test_masks_that_do_not_fit_are_told(space, given):
+def test_masks_that_do_not_fit_are_told(space: spaces.Space[Any], given: Any) -> None:
     with pytest.raises(ValueError, match="the action mask must have"):
         to_mask(space, given)
 
 
-def test_cast_gives_members():
+def test_cast_gives_members() -> None:
     space = spaces.Dict(
         a=spaces.Discrete(3), b=spaces.Box(0.1, 0.1, (), np.float64), c=spaces.Tuple([spaces.Box(0, 9, (1,), np.int64)])
     )
-    actions = {"a": np.int32([2, 0]), "b": np.float32([0.1, 0.1]), "c": (np.int32([[9], [0]]),)}
+    actions = {
+        "a": np.array([2, 0], np.int32),
+        "b": np.array([0.1, 0.1], np.float32),
+        "c": (np.array([[9], [0]], np.int32),),
+    }
     one = cast(space, actions, single=True)
     assert space.contains(one)
     assert {type(one["a"]), one["b"].dtype.type, one["c"][0].dtype.type} == {np.int64, np.float64}
@@ -75,7 +82,8 @@ def test_cast_gives_members():
     assert (many["a"].tolist(), many["b"].tolist(), many["c"][0].tolist()) == ([2, 0], [0.1, 0.1], [[9], [0]])
 
 
-FLAGS, LEVELS = spaces.Discrete(2), spaces.Discrete(3)
+FLAGS: spaces.Space[Any] = spaces.Discrete(2)
+LEVELS: spaces.Space[Any] = spaces.Discrete(3)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +103,13 @@ FLAGS, LEVELS = spaces.Discrete(2), spaces.Discrete(3)
         (spaces.Dict({"a": spaces.Dict([("x", FLAGS)])}), spaces.Dict({"a": spaces.Dict([("y", FLAGS)])})),
     ],
 )
-def test_spaces_that_differ_in_anything_have_different_keys(one, other):
+def test_spaces_that_differ_in_anything_have_different_keys(one: spaces.Space[Any], other: spaces.Space[Any]) -> None:
     assert space_key(one) != space_key(other)
     assert hash(space_key(one)) != hash(space_key(other))
     assert space_key(one) == space_key(copy.deepcopy(one))
 
 
-def test_a_space_of_another_kind_has_no_key():
+def test_a_space_of_another_kind_has_no_key() -> None:
     assert space_key(spaces.Text(3)) is None
     assert space_key(spaces.Dict({"a": spaces.Tuple([FLAGS, spaces.Text(3)])})) is None
 
@@ -115,5 +123,5 @@ def test_a_space_of_another_kind_has_no_key():
         (spaces.Tuple((spaces.Discrete(2), spaces.Dict({"c": spaces.Box(0, 1, (1,))}))), True),
     ],
 )
-def test_continuous_actions_are_found_wherever_they_are(space, found):
+def test_continuous_actions_are_found_wherever_they_are(space: spaces.Space[Any], found: bool) -> None:
     assert has_continuous(space) is found

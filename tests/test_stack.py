@@ -1,7 +1,13 @@
 """Stacked observations: right at the start, at the end and across resets, for both kinds of environment."""
 
+from __future__ import annotations
+
 import os
 import signal
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import jax
@@ -15,10 +21,11 @@ import probes
 import team_probes
 import zoo_probes
 from killed import SETTINGS, assert_same_run
+from made import gymnasium_source
 from proximo import FrameStacker, PPOAgent, PPOTrainer, settings
 from proximo.config import Config, EnvConfig
 from proximo.envs import make
-from proximo.envs.api import EnvSpec, LaneStep, Timestep
+from proximo.envs.api import EnvSpec, LaneStep, Timestep, Transition
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
@@ -54,7 +61,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize(("one", "three"), SPACES, ids=str)
-def test_stacks_are_members_of_the_stacked_space(one, three):
+def test_stacks_are_members_of_the_stacked_space(one: spaces.Space[Any], three: spaces.Space[Any]) -> None:
     found = stacked_space(one, NUM)
     assert found == three
     assert [path for path, _ in leaves(found)] == [path for path, _ in leaves(one)]
@@ -64,9 +71,12 @@ def test_stacks_are_members_of_the_stacked_space(one, three):
         assert three.contains(stack)
 
 
-def test_frames_are_in_order_and_begin_with_the_first():
+def test_frames_are_in_order_and_begin_with_the_first() -> None:
     image = FrameStacker(spaces.Box(0, 255, (2, 20, 20), np.uint8), NUM)
-    frame = lambda number: np.full((2, 20, 20), number, np.uint8)  # noqa: E731
+
+    def frame(number: int) -> np.ndarray:
+        return np.full((2, 20, 20), number, np.uint8)
+
     assert image.reset(frame(1))[:, 0, 0].tolist() == [1] * 6
     assert image.step(frame(2))[:, 0, 0].tolist() == [1, 1, 1, 1, 2, 2]
     assert image.step(frame(3))[:, 0, 0].tolist() == [1, 1, 2, 2, 3, 3]
@@ -78,12 +88,12 @@ def test_frames_are_in_order_and_begin_with_the_first():
 
 
 @pytest.mark.parametrize(("shape", "num"), [((3, 20, 20), 8), ((16, 20, 3), 7), ((2, 20, 1), 20)])
-def test_stacks_whose_channels_could_not_be_found_are_refused(shape, num):
+def test_stacks_whose_channels_could_not_be_found_are_refused(shape: tuple[int, int, int], num: int) -> None:
     with pytest.raises(UserError, match="stack fewer, or in a wrapper of your own"):
         stacked_space(spaces.Box(0, 1, shape), num)
 
 
-def test_one_observation_is_no_stack():
+def test_one_observation_is_no_stack() -> None:
     groups = make(host_probes.Walk).spec.groups
     frames = FrameStack(groups, 1)
     assert frames.groups is groups
@@ -97,12 +107,12 @@ def test_one_observation_is_no_stack():
 # Collection: the second number of a walk's observation is its clock, so that what a stack must hold is known.
 
 
-def config(**keywords):
+def config(**keywords: Any) -> Config:
     small = dict(rollout_length=STEPS, num_envs=ENVS, minibatch_size=STEPS * ENVS, hidden_sizes=[8], workers=0)
     return settings.build(settings.from_keywords(small | {"frame_stack": NUM, "torso": "shared"} | keywords))
 
 
-def assert_clocks(obs):
+def assert_clocks(obs: Any) -> np.ndarray:
     """Three walks' clocks: the newest last, never from before the start."""
     clocks = np.asarray(obs)[..., 1::2]
     expected = np.maximum(clocks[..., -1:] - np.array([2, 1, 0]), 0)
@@ -116,24 +126,24 @@ def assert_clocks(obs):
 class ResettingWalk(host_probes.CompiledWalk):
     """Resets itself in the step that ends an episode, and says what it saw last."""
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         state, moved = super().step(key, state, action)
         ended = moved.terminated | moved.truncated
         fresh, first = self.reset(key)
         pick_ = lambda new, old: jnp.where(ended, new, old)  # noqa: E731
         shown = jax.tree.map(pick_, (first.obs, first.action_mask), (moved.obs, moved.action_mask))
         state = jax.tree.map(pick_, fresh, state)
-        return state, moved.replace(obs=shown[0], action_mask=shown[1], final_obs=moved.obs)
+        return state, replace(moved, obs=shown[0], action_mask=shown[1], final_obs=moved.obs)
 
 
-def noise_of(agents, num_envs, steps):
+def noise_of(agents: Agents, num_envs: int, steps: int) -> Any:
     return draw_noise(agents.policies, jax.random.key(5), num_envs, (steps,))
 
 
-def on_host(source, agents, env, num_envs, steps):
+def on_host(source: Any, agents: Agents, env: EnvConfig, num_envs: int, steps: int) -> Any:
     """A rollout of the only group, on the host."""
     acting = actors(agents.groups)
-    with source.open_envs(num_envs, env) as pool:
+    with closing(source.open_envs(num_envs, env)) as pool:
         runner = HostRunner(pool, Learners(agents.policies), steps, acting, NUM)
         state = runner.start(0)
         runner.run(packed(acting), state, noise_of(agents, num_envs, steps), bool)
@@ -141,13 +151,13 @@ def on_host(source, agents, env, num_envs, steps):
     return rollout
 
 
-def inside(env, agents, num_envs, steps, max_steps=None):
+def inside(env: Any, agents: Agents, num_envs: int, steps: int, max_steps: int | None = None) -> Any:
     """The same of a compiled environment."""
     runner = CompiledRunner(VectorizedEnv(env, num_envs, max_steps), Learners(agents.policies), NUM)
     keys, noise = jax.random.split(jax.random.key(0), steps), noise_of(agents, num_envs, steps)
 
     @jax.jit
-    def run(acting):
+    def run(acting: Any) -> Any:
         return collect(runner, acting, runner.start(jax.random.key(0)), noise, keys, None)[1]
 
     (rollout,) = run(actors(agents.groups)).groups.values()
@@ -155,7 +165,7 @@ def inside(env, agents, num_envs, steps, max_steps=None):
 
 
 @pytest.mark.slow
-def test_compiled_and_host_environments_are_stacked_alike():
+def test_compiled_and_host_environments_are_stacked_alike() -> None:
     chosen = config(groups=2)
     source = make(host_probes.Walk)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
@@ -191,12 +201,12 @@ STACKS = [
 
 
 @pytest.mark.parametrize("kind", ["compiled", "host"])
-def test_each_of_many_agents_sees_its_own_last_observations(kind):
+def test_each_of_many_agents_sees_its_own_last_observations(kind: str) -> None:
     source = make(team_probes.Lifetimes() if kind == "compiled" else zoo_probes.Lifetimes)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
     assert agents.policies.groups["all"].observation_space == spaces.Box(-1, 100, (3,), np.float32)
 
-    def rollout(limit):
+    def rollout(limit: int | None) -> Any:
         if kind == "compiled":
             return inside(source, agents, 2, 8, limit)
         return on_host(source, agents, EnvConfig(workers=0, max_steps_per_episode=limit), 2, 8)
@@ -212,7 +222,7 @@ def test_each_of_many_agents_sees_its_own_last_observations(kind):
 
 
 @pytest.mark.parametrize("kind", ["compiled", "host"])
-def test_whoever_is_not_on_turn_sees_on(kind):
+def test_whoever_is_not_on_turn_sees_on(kind: str) -> None:
     """Three players see the clock of a game of four moves, of which each makes one or two."""
     source = make(team_probes.Rotation(4) if kind == "compiled" else lambda: zoo_probes.Rotation(4))
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
@@ -225,8 +235,14 @@ def test_whoever_is_not_on_turn_sees_on(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [team_probes.Clocks, zoo_probes.Clocks], ids=["compiled", "host"])
-def test_many_agents_train_with_stacks(env, tmp_path):
-    given = {"num_envs": 2, "rollout_length": 12, "minibatch_size": 12, "epochs_per_update": 1, "hidden_sizes": [8]}
+def test_many_agents_train_with_stacks(env: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "num_envs": 2,
+        "rollout_length": 12,
+        "minibatch_size": 12,
+        "epochs_per_update": 1,
+        "hidden_sizes": [8],
+    }
     given |= {"total_timesteps": 48, "eval_episodes": 2, "workers": 0, "frame_stack": NUM, "critic": "central"}
     made = env() if env is team_probes.Clocks else env
     trainer = PPOTrainer(made, out=tmp_path / "run", preset=False, console=probes.Notes(), **given)
@@ -240,30 +256,31 @@ class Scripted:
     spec = EnvSpec("Scripted", spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2))
     num_envs, parts = 1, ((slice(0, 1),),)
 
-    def __init__(self, *reports):
-        self.notices, self.reports = [], iter(reports)
+    def __init__(self, *reports: Any) -> None:
+        self.notices: list[str] = []
+        self.reports = iter(reports)
 
-    def reset(self, seed, options=None):
+    def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
         return self.report(0.0)
 
-    def send(self, part, action):
+    def send(self, part: int, action: dict[str, Any]) -> None:
         assert action[ONE].shape == (1,)
 
-    def recv(self, part):
+    def recv(self, part: int) -> Timestep:
         return self.report(*next(self.reports))
 
-    def report(self, obs, terminated=False, truncated=False, valid=True, final=None):
-        array = lambda value: np.array([[value]], np.float32)  # noqa: E731
-        flags = (np.array([flag]) for flag in (terminated, truncated, valid))
-        terminated, truncated, valid = flags
-        final_obs = array(obs if final is None else final)
-        step = LaneStep(array(obs), None, np.zeros(1, np.float32), terminated, truncated, final_obs, valid)
-        return Timestep({ONE: step}, terminated | truncated, np.full(1, -1, np.int8))
+    def report(
+        self, obs: Any, terminated: bool = False, truncated: bool = False, valid: bool = True, final: Any = None
+    ) -> Timestep:
+        seen, last = (np.array([[value]], np.float32) for value in (obs, obs if final is None else final))
+        ended, cut, counted = (np.array([flag]) for flag in (terminated, truncated, valid))
+        step = LaneStep(seen, None, np.zeros(1, np.float32), ended, cut, last, counted)
+        return Timestep({ONE: step}, ended | cut, np.full(1, -1, np.int8))
 
 
-def test_episodes_that_follow_another_in_a_filler_step_start_anew():
+def test_episodes_that_follow_another_in_a_filler_step_start_anew() -> None:
     """EnvPool resets in the step after an end; an environment that failed is started anew."""
-    env = Scripted(
+    env: Any = Scripted(
         (1.0,), (2.0, False, True), (5.0, False, False, False), (6.0,), (9.0, False, True, False, 9.0), (10.0,)
     )
     agents = make_agents(FrameStack(env.spec.groups, NUM).groups, Config())
@@ -290,9 +307,9 @@ def test_episodes_that_follow_another_in_a_filler_step_start_anew():
 # Nothing of it is lost
 
 
-def test_environments_are_put_back_with_what_was_seen():
+def test_environments_are_put_back_with_what_was_seen() -> None:
     """Where the environments stand, and the state of the runner, are all there is to go on from: the stack is in it."""
-    source = make("CartPole-v1")
+    source = gymnasium_source("CartPole-v1")
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
     acting, chosen = actors(agents.groups), EnvConfig(num_envs=2, workers=0)
 
@@ -317,8 +334,8 @@ def test_environments_are_put_back_with_what_was_seen():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", pytest.param("gymnax/CartPole-v1", marks=pytest.mark.learning)])
-def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
-    small = SETTINGS | {
+def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env: str, tmp_path: Path) -> None:
+    small: dict[str, Any] = SETTINGS | {
         "total_timesteps": 64 * 8,
         "eval_frequency": 5,
         "frame_stack": NUM,
@@ -326,16 +343,17 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
         "workers": 0,
     }
 
-    def trainer(path):
+    def trainer(path: Path) -> PPOTrainer:
         return PPOTrainer(env, out=path, preset=False, console=probes.Notes(), **small)
 
-    def interrupt(metrics):
+    def interrupt(metrics: dict[str, Any]) -> None:
         if metrics["update"] == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
     trainer(tmp_path / "whole").train()
     assert trainer(tmp_path / "cut").train(callback=probes.EachUpdate(interrupt))["updates"] == 4
     saved, trouble = load_newest(tmp_path / "cut")
+    assert saved is not None
     assert saved.program["runner/obs/agent"].shape == (4, 12)
     assert not trouble
     resumed = PPOTrainer.resume(tmp_path / "cut", console=probes.Notes()).train()
@@ -347,12 +365,12 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env, tmp_path):
 
 
 @pytest.mark.parametrize("walk", [host_probes.Walk, host_probes.CompiledWalk()], ids=["host", "compiled"])
-def test_logs_and_policies_outside_see_the_same(walk):
+def test_logs_and_policies_outside_see_the_same(walk: Any) -> None:
     """A deterministic walk, made once by the library and once by hand: the same actions, the same rewards."""
     source, chosen = make(walk), config(seed=3)
     agent = PPOAgent(stacked_space(source.spec.observation_space, NUM), source.spec.action_space, chosen)
     agent.params = jax.tree.map(lambda leaf: 30 * leaf, agent.params)  # so that the stack matters
-    made = episode_log(source, Agents.of_one(agent), chosen.env, 0)
+    made: Any = episode_log(source, Agents.of_one(agent), chosen.env, 0)
     env = host_probes.Walk()
     frames = FrameStacker(env.observation_space, agent.config.env.frame_stack)
     obs, info = env.reset()
@@ -370,12 +388,12 @@ class DrawnHybrid(host_probes.Hybrid):
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     render_mode = "rgb_array"
 
-    def render(self):
+    def render(self) -> np.ndarray:
         return np.zeros((4, 4, 3), np.uint8)
 
 
-def test_a_filmed_environment_keeps_its_mask():
-    source, chosen = make(DrawnHybrid), config()
+def test_a_filmed_environment_keeps_its_mask() -> None:
+    source, chosen = gymnasium_source(DrawnHybrid), config()
     groups = FrameStack(source.spec.groups, NUM).groups
     agents = make_agents(groups, chosen)
     env, camera = source.filmed(chosen.env)
@@ -386,7 +404,7 @@ def test_a_filmed_environment_keeps_its_mask():
     assert obs["grid"].shape == (1, 5, 5, 9)
     assert obs["inner"]["count"].shape == (1, 3)
     assert {path for path, _ in leaves(space)} == {("grid",), ("inner", "count"), ("pair", 0), ("pair", 1)}
-    assert all(pick(obs, path).shape == (1, *leaf.shape) for path, leaf in leaves(space))
+    assert all(pick(obs, path).shape == (1, *(leaf.shape or ())) for path, leaf in leaves(space))
     assert len(camera.pictures) == 1
     for seed in range(5):
         assert len(list(episode_frames(source, agents, chosen.env, seed, deterministic=False)[0])) == 2
@@ -396,17 +414,17 @@ class Drawn(host_probes.Walk):
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     render_mode = "rgb_array"
 
-    def render(self):
+    def render(self) -> np.ndarray:
         return np.full((4, 4, 3), self.clock, np.uint8)
 
 
 class CompiledDrawn(host_probes.CompiledWalk):
-    def render(self, state):
+    def render(self, state: Any) -> jax.Array:
         return jnp.full((4, 4, 3), state[1], jnp.uint8)
 
 
 @pytest.mark.parametrize("walk", [Drawn, CompiledDrawn()], ids=["host", "compiled"])
-def test_what_is_filmed_is_stacked_too(walk):
+def test_what_is_filmed_is_stacked_too(walk: Any) -> None:
     """A picture shows the clock: of all moments of the episode that the log is of, from its start to its end."""
     source, chosen = make(walk), config(seed=3)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
@@ -417,12 +435,12 @@ def test_what_is_filmed_is_stacked_too(walk):
         episode_frames(make(host_probes.CompiledWalk()), agents, chosen.env, 0)
 
 
-def test_nonsense_in_a_file_stacks_nothing():
+def test_nonsense_in_a_file_stacks_nothing() -> None:
     with pytest.raises(UserError, match=r"env\.frame_stack must be at most 64"):
         settings.build(settings.from_mapping({"env": {"frame_stack": 10**9}}, "it"))
 
 
-def test_the_stack_is_a_setting_of_the_trainer(tmp_path):
+def test_the_stack_is_a_setting_of_the_trainer(tmp_path: Path) -> None:
     trainer = PPOTrainer(gymnasium.make("CartPole-v1"), frame_stack=2, out=tmp_path / "run", preset=False)
     assert trainer.agent.policy.observation_space.shape == (8,)
     trainer.close()

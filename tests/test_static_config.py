@@ -1,6 +1,9 @@
 """One program serves all runs that differ in numbers alone, and each number reaches it."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -50,7 +53,7 @@ CHANGED = {
     "track.success_return": 1000.0,
     "ppo.adaptive_kl": 1e-9,
 }
-BESIDES = {  # what else must be so that a number matters
+BESIDES: dict[str, dict[str, Any]] = {  # what else must be so that a number matters
     "ppo.adaptive_kl": {
         "ppo.learning_rate_schedule": "adaptive",
         "ppo.learning_rate_end": 0.0,
@@ -60,11 +63,11 @@ BESIDES = {  # what else must be so that a number matters
 }
 
 
-def config_of(**values):
+def config_of(**values: Any) -> Config:
     return settings.build({"env.id": ENV}, settings.from_keywords(SMALL | {"total_timesteps": 640}), BUSY | values)
 
 
-def outcome(config):
+def outcome(config: Config) -> list[np.ndarray]:
     """Every number that some updates lead to."""
     trainer = PPOTrainer(config=config, preset=False)
     state, reports = trainer.program.run(start(trainer), 12)
@@ -73,11 +76,11 @@ def outcome(config):
     return [np.asarray(leaf) for leaf in jax.tree.leaves((learner.params, learner.learning_rate, numbers))]
 
 
-def start(trainer):
+def start(trainer: PPOTrainer) -> ProgramState:
     return trainer.program.init(({ONE: trainer.agent.params}, {ONE: trainer.agent.obs_stats}, {}))
 
 
-def same(first, second):
+def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
@@ -87,27 +90,28 @@ def test_every_number_is_changed_below():
 
 
 @pytest.fixture(scope="module")
-def plain():
+def plain() -> list[np.ndarray]:
     return outcome(config_of())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGED)
-def test_each_number_reaches_the_program(name, plain):
+def test_each_number_reaches_the_program(name: str, plain: list[np.ndarray]) -> None:
     besides = BESIDES.get(name, {})
     before = outcome(config_of(**besides)) if besides else plain
     assert not same(before, outcome(config_of(**besides, **{name: CHANGED[name]})))
 
 
-def test_the_same_again_gives_the_same(plain):
+def test_the_same_again_gives_the_same(plain: list[np.ndarray]) -> None:
     assert same(plain, outcome(config_of()))
 
 
-def test_numbers_as_arguments_are_the_numbers_of_the_settings():
+def test_numbers_as_arguments_are_the_numbers_of_the_settings() -> None:
     """One update by the shared program, and by one that was compiled with the settings themselves."""
     config = config_of()
     trainer = PPOTrainer(config=config, preset=False)
     program = trainer.program
+    assert isinstance(program, CompiledProgram)
     state = start(trainer)
     ours = program.run(state, 1)[0].train.of("params")
     alone = jax.jit(lambda state: train_step(state, program.runner, config)[0])(state).train.of("params")
@@ -116,11 +120,11 @@ def test_numbers_as_arguments_are_the_numbers_of_the_settings():
 
 
 @pytest.mark.slow
-def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
+def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = proximo.compile.jit
 
-    def counted(*given, **options):
+    def counted(*given: Any, **options: Any) -> Any:
         made.append(given)
         return original(*given, **options)
 
@@ -136,7 +140,7 @@ def test_runs_that_differ_in_numbers_and_seeds_compile_once(monkeypatch):
     assert len(made) - before == 2 * 3
 
 
-def test_a_shape_holds_no_numbers_and_nothing_that_programs_do_not_read():
+def test_a_shape_holds_no_numbers_and_nothing_that_programs_do_not_read() -> None:
     first = config_of(**{"train.max_seconds": 3.0, "eval.episodes": 3})
     other = dataclasses.replace(config_of(**{"ppo.gamma": 0.5, "env.timeout": 5.0}), seed=3)
     assert split_static(first)[0] == split_static(other)[0]
@@ -152,7 +156,7 @@ def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it
     assert split_static(moving[0])[0] != split_static(moving[1])[0]
 
 
-def test_joined_undoes_split():
+def test_joined_undoes_split() -> None:
     config = config_of()
     back = merge(*split_static(config))
     assert back.ppo == jax.tree.map(

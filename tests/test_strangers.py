@@ -1,13 +1,16 @@
 """Folders, names and settings from strangers, as the commands meet them: a sentence, nothing printed raw, nothing
 written elsewhere, no wait."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +20,7 @@ from proximo.run_dir import files
 from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
-SETTINGS = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16, workers=0)
+SETTINGS: dict[str, Any] = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16, workers=0)
 SMALL = ["--set", "env.num_envs=2", "--set", "ppo.rollout_length=8", "--set", "ppo.minibatch_size=8", "--steps", "32"]
 SMALL += ["--set", "eval.episodes=1", "--set", "eval.frequency=0", "--set", "env.workers=0", "--no-preset"]
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
@@ -30,7 +33,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-def command(*args, cwd, **variables):
+def command(*args: str, cwd: Path, **variables: Any) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
     return subprocess.run(
         [*COMMAND, *args], capture_output=True, text=True, cwd=cwd, timeout=300, env=os.environ | variables
@@ -38,10 +41,10 @@ def command(*args, cwd, **variables):
 
 
 @pytest.fixture
-def proximo(monkeypatch, capsys):
+def proximo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """A command in this process, which is quicker: what it prints, and how it ends."""
 
-    def call(*args, cwd):
+    def call(*args: str, cwd: Path) -> Done:
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(files, "START", cwd, raising=False)
         monkeypatch.setattr(sys, "argv", ["proximo", *args])
@@ -49,13 +52,13 @@ def proximo(monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             cli.main()
         printed = capsys.readouterr()
-        return Done(ended.value.code or 0, printed.out, printed.err)
+        return Done(int(ended.value.code or 0), printed.out, printed.err)
 
     return call
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`runs/whole`, complete, and `runs/half`, which has its end before it."""
     home = tmp_path_factory.mktemp("strangers")
     PPOTrainer("CartPole-v1", out=home / "runs" / "whole", preset=False, **SETTINGS).train()
@@ -66,12 +69,12 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def home(trained, tmp_path):
+def home(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained / "runs", tmp_path / "runs")
     return tmp_path
 
 
-def assert_sentence(done, *words, code=2):
+def assert_sentence(done: Done, *words: str, code: int = 2) -> None:
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("Error: ")
@@ -80,13 +83,13 @@ def assert_sentence(done, *words, code=2):
     assert_plain(done)
 
 
-def assert_plain(done):
+def assert_plain(done: Done) -> None:
     """Nothing that a terminal obeys."""
     for text in (done.stdout, done.stderr):
         assert all(letter.isprintable() or letter == "\n" for letter in text), repr(text)
 
 
-def replace(path, kind, outside):
+def replace(path: Path, kind: str, outside: Path) -> None:
     """Put something else in the place of a file or folder, which goes `outside`."""
     path.rename(outside)
     if kind == "link":
@@ -97,7 +100,7 @@ def replace(path, kind, outside):
         os.mkfifo(path)
 
 
-def contents(folder):
+def contents(folder: Path) -> dict[Path, bytes]:
     files = [folder] if folder.is_file() else sorted(file for file in folder.rglob("*") if file.is_file())
     return {file: file.read_bytes() for file in files}
 
@@ -105,16 +108,15 @@ def contents(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["link", "device", "FIFO"])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "models", "checkpoints", "result.json"])
-def test_links_and_pipes_in_a_folder_are_refused(proximo, home, name, kind):
+def test_links_and_pipes_in_a_folder_are_refused(
+    proximo: Callable[..., Done], home: Path, name: str, kind: str
+) -> None:
     run, outside = home / "runs" / "whole", home / "outside"
     replace(run / name, kind, outside)
     before = contents(outside)
-    for call in (
-        lambda: PPOTrainer.resume(run, steps=16).train(),
-        lambda: PPOTrainer.resume(run).train(),
-    ):
+    for more in (16, None):
         with pytest.raises(UserError):
-            call()
+            PPOTrainer.resume(run, steps=more).train()
     assert contents(outside) == before
     for words in (["evaluate", "whole", "--episodes", "1"], ["sync", "whole"]) if kind == "link" else ():
         assert_sentence(proximo(*words, cwd=home), "link" if name != "config.yaml" or kind == "link" else "config")
@@ -123,7 +125,7 @@ def test_links_and_pipes_in_a_folder_are_refused(proximo, home, name, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["link", "device", "FIFO"])
-def test_lists_and_comparisons_do_not_wait_or_follow(proximo, home, kind):
+def test_lists_and_comparisons_do_not_wait_or_follow(proximo: Callable[..., Done], home: Path, kind: str) -> None:
     for number, name in enumerate(["metrics.jsonl", "config.yaml", "result.json"]):
         shutil.copytree(home / "runs" / "whole", home / "runs" / f"odd{number}")
         replace(home / "runs" / f"odd{number}" / name, kind, home / f"outside{number}")
@@ -139,7 +141,7 @@ def test_lists_and_comparisons_do_not_wait_or_follow(proximo, home, kind):
 
 
 @pytest.mark.slow
-def test_a_folder_may_be_reached_through_a_link(home):
+def test_a_folder_may_be_reached_through_a_link(home: Path) -> None:
     (home / "runs" / "near").symlink_to(home / "runs" / "half")
     result = PPOTrainer.resume(home / "runs" / "near").train()
     assert result["total_steps"] == 32
@@ -178,7 +180,7 @@ for name in ("Going", "Old", "Pair", "Loud", "Wide"):
 
 
 @pytest.fixture
-def modules(tmp_path, monkeypatch):
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "odd_envs.py").write_text(GOING)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
@@ -188,7 +190,9 @@ def modules(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("out", [["--out", "here/run"], []])
-def test_an_environment_that_changes_the_working_directory(proximo, tmp_path, modules, out):
+def test_an_environment_that_changes_the_working_directory(
+    proximo: Callable[..., Done], tmp_path: Path, modules: dict[str, Any], out: list[Any]
+) -> None:
     done = proximo("train", "odd_envs:Going-v0", *SMALL, *out, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     [run] = [file.parent for file in tmp_path.glob("*/*/result.json")]
@@ -201,7 +205,9 @@ def test_an_environment_that_changes_the_working_directory(proximo, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_passwords_reach_no_file_and_no_message(proximo, tmp_path, monkeypatch):
+def test_passwords_reach_no_file_and_no_message(
+    proximo: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a slash and an @ in it; nobody listens there. The address of a database as well."""
     monkeypatch.setenv("PROXIMO_MLFLOW", "1")
     for name, uri in (
@@ -223,7 +229,7 @@ def test_passwords_reach_no_file_and_no_message(proximo, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_escape_sequences_are_spelled_out(proximo, home, tmp_path):
+def test_escape_sequences_are_spelled_out(proximo: Callable[..., Done], home: Path, tmp_path: Path) -> None:
     run = home / "runs" / f"x{ESCAPES}y"
     shutil.copytree(home / "runs" / "half", run)
     (home / "evil.yaml").write_text(json.dumps({f"pp{ESCAPES}o": 1}))
@@ -250,7 +256,7 @@ def test_escape_sequences_are_spelled_out(proximo, home, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run[/v2]", "x:smile:y", "[red]x"])
-def test_names_are_no_markup(proximo, tmp_path, name):
+def test_names_are_no_markup(proximo: Callable[..., Done], tmp_path: Path, name: str) -> None:
     done = proximo("train", "CartPole-v1", *SMALL, "--out", name, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(name) >= 2
@@ -276,7 +282,7 @@ TOO_MUCH = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", TOO_MUCH)
-def test_numbers_have_limits(proximo, tmp_path, setting):
+def test_numbers_have_limits(proximo: Callable[..., Done], tmp_path: Path, setting: str) -> None:
     done = proximo("train", "CartPole-v1", "--no-preset", "--set", setting, "--out", "run", cwd=tmp_path)
     assert_sentence(done, TOO_MUCH[setting])
     assert len(done.stderr) < 500
@@ -284,7 +290,7 @@ def test_numbers_have_limits(proximo, tmp_path, setting):
 
 
 @pytest.mark.slow
-def test_samples_that_no_machine_holds(proximo, tmp_path):
+def test_samples_that_no_machine_holds(proximo: Callable[..., Done], tmp_path: Path) -> None:
     args = ["--set", "env.num_envs=1000000", "--set", "ppo.rollout_length=2000", "--set", "ppo.minibatch_size=1000000"]
     done = proximo("train", "gymnax/CartPole-v1", "--no-preset", *args, cwd=tmp_path)
     assert_sentence(done, "The 2,000,000,000 samples of an update (env.num_envs=1,000,000 * ppo.rollout_length=2,000)")
@@ -292,7 +298,7 @@ def test_samples_that_no_machine_holds(proximo, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [":", ":X", "X:", "a:b:c", ".evil:X-v0", "a..b:X-v0", "no_such_module:X-v0", "::"])
-def test_ids_that_name_no_module(proximo, tmp_path, env_id):
+def test_ids_that_name_no_module(proximo: Callable[..., Done], tmp_path: Path, env_id: str) -> None:
     assert_sentence(proximo("train", env_id, *SMALL, cwd=tmp_path), env_id)
 
 
@@ -305,12 +311,14 @@ def test_ids_that_name_no_module(proximo, tmp_path, env_id):
         ("Wide", "observation space Discrete(1099511627776)"),
     ],
 )
-def test_environments_that_cannot_be_trained_on(proximo, tmp_path, modules, name, words):
+def test_environments_that_cannot_be_trained_on(
+    proximo: Callable[..., Done], tmp_path: Path, modules: dict[str, Any], name: str, words: str
+) -> None:
     assert_sentence(proximo("train", f"odd_envs:{name}-v0", *SMALL, cwd=tmp_path), words)
 
 
 @pytest.mark.slow
-def test_quiet_is_quiet(tmp_path, modules):
+def test_quiet_is_quiet(tmp_path: Path, modules: dict[str, Any]) -> None:
     """Of the environment's process, too; the first environment is stepped in this one."""
     args = [*SMALL, "--set", "env.workers=1", "-q"]
     done = command("train", "odd_envs:Loud-v0", *args, cwd=tmp_path, **modules)
@@ -318,7 +326,7 @@ def test_quiet_is_quiet(tmp_path, modules):
 
 
 @pytest.mark.slow
-def test_a_terminal_of_ascii(home):
+def test_a_terminal_of_ascii(home: Path) -> None:
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
     done = command("train", "CartPole-v1", *SMALL, "--out", "new", cwd=home, **plain)
     assert done.returncode == 0, done.stderr
@@ -327,7 +335,7 @@ def test_a_terminal_of_ascii(home):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_thousands_of_digits(proximo, home):
+def test_a_checkpoint_of_thousands_of_digits(proximo: Callable[..., Done], home: Path) -> None:
     for digits in (20, 5_000):
         done = proximo("evaluate", "whole", "--checkpoint", "9" * digits, cwd=home)
         assert_sentence(done, "has no policy 999")
@@ -337,10 +345,10 @@ def test_a_checkpoint_of_thousands_of_digits(proximo, home):
 
 
 @pytest.mark.slow
-def test_names_that_are_no_utf8(proximo, home):
+def test_names_that_are_no_utf8(proximo: Callable[..., Done], home: Path) -> None:
     for name in (b"odd\xff", b"other\xfe"):
         shutil.copytree(home / "runs" / "whole", home / "runs" / os.fsdecode(name))
-    words = [*COMMAND, "compare", b"runs/odd\xff", b"runs/other\xfe", "--out", "out"]
+    words: list[str | bytes] = [*COMMAND, "compare", b"runs/odd\xff", b"runs/other\xfe", "--out", "out"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=home, timeout=300)
     assert done.returncode == 0, done.stderr
     assert r"odd\udcff" in (home / "out" / "report.html").read_text(encoding="utf-8")
@@ -348,7 +356,7 @@ def test_names_that_are_no_utf8(proximo, home):
 
 
 @pytest.mark.slow
-def test_nothing_is_called_saved_that_is_not(tmp_path):
+def test_nothing_is_called_saved_that_is_not(tmp_path: Path) -> None:
     script = """
 import shutil, sys
 from pathlib import Path
@@ -368,7 +376,7 @@ trainer.train(Vanish())
 
 
 @pytest.mark.slow
-def test_a_grid_is_counted_before_it_is_listed(proximo, tmp_path):
+def test_a_grid_is_counted_before_it_is_listed(proximo: Callable[..., Done], tmp_path: Path) -> None:
     names = ["gamma", "gae_lambda", "clip_epsilon", "entropy_coef", "value_coef", "learning_rate", "adaptive_kl"]
     names += ["max_grad_norm", "adam_epsilon", "target_kl"]
     lines = [f"  ppo.{name}: [{', '.join(f'0.{i}' for i in range(10, 20))}]" for name in names]
@@ -377,7 +385,7 @@ def test_a_grid_is_counted_before_it_is_listed(proximo, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bomb_in_one_folder_does_not_keep_runs_from_being_listed(proximo, home):
+def test_a_bomb_in_one_folder_does_not_keep_runs_from_being_listed(proximo: Callable[..., Done], home: Path) -> None:
     lines = ["a0: &a0 [x, x]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(10))]
     (home / "runs" / "half" / "config.yaml").write_text("\n".join([*lines, "ppo: {gamma: *a10}"]))
     done = proximo("runs", "--json", cwd=home)

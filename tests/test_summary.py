@@ -1,5 +1,7 @@
 """Statistics of an evaluation, against published numbers."""
 
+from __future__ import annotations
+
 import json
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from proximo.rollout.summary import Evaluation, mean_interval, share_interval
 
 
-def test_students_interval():
+def test_students_interval() -> None:
     """Student (1908): the extra sleep of ten patients with drug 2 minus drug 1. Mean 1.58, deviation 1.23, and
     t = 2.262 for nine degrees of freedom: 0.70 to 2.46, as R's `t.test(extra ~ group, paired = TRUE)` has it."""
     extra = np.array([1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4])
@@ -24,14 +26,14 @@ def test_students_interval():
         (1, 29, (0.0061, 0.1718)),
     ],
 )
-def test_wilsons_interval(count, n, interval):
+def test_wilsons_interval(count: int, n: int, interval: tuple[float, float]) -> None:
     """Newcombe (1998), Statistics in Medicine 17, table I, method 3."""
     assert share_interval(count, n) == pytest.approx(interval, abs=5e-5)
     low, high = interval
     assert share_interval(n - count, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
-def test_summary():
+def test_summary() -> None:
     """Returns 1, 2, 3: deviation sqrt(2 / 3), and the mean's interval is 2 -+ 4.3027 / sqrt(3)."""
     summary = Evaluation(np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 7.0]), np.array([True, False, False])).summary()
     assert list(summary) == [
@@ -48,13 +50,13 @@ def test_summary():
     json.dumps(summary, allow_nan=False)
 
 
-def test_one_episode_has_no_interval():
+def test_one_episode_has_no_interval() -> None:
     summary = Evaluation(np.array([5.0]), np.array([2.0]), np.array([True])).summary()
     assert (summary["return_mean"], summary["return_low"], summary["length_high"]) == (5.0, None, None)
     assert summary["success_low"] == pytest.approx(0.2065, abs=1e-4)  # 1 / (1 + 1.96^2)
 
 
-def test_what_is_not_finite_is_none():
+def test_what_is_not_finite_is_none() -> None:
     summary = Evaluation(np.array([np.nan, 1.0]), np.array([2.0, 2.0]), np.array([True, False])).summary()
     assert summary["return_mean"] is None
     assert summary["return_high"] is None

@@ -1,5 +1,9 @@
 """Many agents that learn, on environments that others wrote. Random policies are the reference."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 import probes
@@ -11,12 +15,14 @@ SPREAD = {"jaxmarl/MPE_simple_spread_v3": 8.0, "pettingzoo/mpe2.simple_spread_v3
 """By how much the return of an episode must be better than that of random actions."""
 
 
-def random_return(trainer):
+def random_return(trainer: PPOTrainer) -> float:
     """What the policy at the start gets, which does anything with nearly the same probability."""
     given = (trainer.env, Learners(trainer.agent.policies), 200, trainer.config.env, 0)
     evaluator = make_evaluator(*given, deterministic=False)
     try:
-        return evaluator(actors(trainer.agent.groups)).returns.mean()
+        played = evaluator(actors(trainer.agent.groups))
+        assert played is not None
+        return float(played.returns.mean())
     finally:
         evaluator.close()
 
@@ -24,7 +30,7 @@ def random_return(trainer):
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("env", SPREAD)
-def test_simple_spread_is_learnt(env, seed, tmp_path):
+def test_simple_spread_is_learnt(env: str, seed: int, tmp_path: Path) -> None:
     trainer = PPOTrainer(
         env, seed=seed, out=tmp_path / "run", console=probes.Notes(), eval_frequency=0, eval_episodes=200
     )

@@ -1,9 +1,14 @@
 """Many agents: groups, lifetimes, what critics see, self-play, and what is saved of them."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +19,11 @@ from gymnasium import spaces
 import probes
 import zoo_probes
 from killed import assert_same_run, kill_at_random_moments, run_to_end
+from made import jax_env, jax_team
 from proximo import PPOAgent, PPOTrainer, TeamAgent, envs
 from proximo.config import AgentsConfig, Config, EnvConfig, NetworkConfig, NormalizeConfig
 from proximo.envs import Roster
+from proximo.envs.api import TeamTransition
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.grouping import in_groups, named_groups
 from proximo.envs.groups import Groups
@@ -25,12 +32,15 @@ from proximo.multi_agent.matches import Matches
 from proximo.multi_agent.prepare import prepare
 from proximo.multi_agent.self_play import SelfPlay, make_behaviour
 from proximo.multi_agent.team_agent import agents_from
-from proximo.policy.behaviour import Learners
+from proximo.policy.behaviour import Behaviour, Learners
 from proximo.policy.networks import Network
 from proximo.policy.normalize import RunningStats
 from proximo.policy.policies import Policies
+from proximo.policy.policy import Policy
 from proximo.ppo.advantages import advantages
 from proximo.ppo.recipe import BUILT_IN
+from proximo.ppo.samples import Samples
+from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import initial_lanes, initial_train_state, training_samples
 from proximo.rollout.episode_log import episode_log
 from proximo.rollout.host import HostRunner, make_experience
@@ -39,23 +49,23 @@ from proximo.rollout.types import Episodes
 from proximo.rollout.video import episode_frames
 from proximo.run_dir import tensors
 from proximo.settings import build
-from proximo.train.program import CompiledProgram, first_train_state, rollout, rollout_noise
+from proximo.train.program import CompiledProgram, ProgramState, first_train_state, rollout, rollout_noise
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
 QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
 QUICK |= probes.PLAIN
 
 
-def train(env, path, **keywords):
+def train(env: Any, path: Path, **keywords: Any) -> tuple[PPOTrainer, dict[str, Any]]:
     trainer = PPOTrainer(env, out=path, preset=False, console=probes.Notes(), **(QUICK | keywords))
     return trainer, trainer.train()
 
 
-def rows(path):
+def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def timeless(path):
+def timeless(path: Path) -> list[dict[str, Any]]:
     """The rows of a run without what differs from run to run."""
     return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
 
@@ -63,28 +73,30 @@ def timeless(path):
 # ---- advantages
 
 
-def policies_of(env, agents=None, own=None):
+def policies_of(env: Any, agents: AgentsConfig | None = None, own: Any = None) -> Policies:
     return Policies(env.spec.groups, NetworkConfig(), NormalizeConfig(), agents or AgentsConfig(), own)
 
 
-def fresh(policies):
+def fresh(policies: Policies) -> tuple[Any, Any, Any]:
     return policies.init(jax.random.key(0)), policies.initial_stats(), {}
 
 
-def begun(env, behaviour, config):
+def begun(env: Any, behaviour: Behaviour, config: Config) -> tuple[CompiledProgram, ProgramState]:
     """A program on a compiled environment, and its state before the first update."""
     program = CompiledProgram(VectorizedEnv(env, config.env.num_envs), behaviour, config)
     return program, program.init(fresh(behaviour.policies))
 
 
-def sees_time(policy):
+def sees_time(policy: Policy) -> dict[str, Any]:
     """An actor without preferences, and a critic that takes what it sees for the value."""
     actor = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, jnp.zeros((len(seen.vector), 2))))
     critic = Network(lambda key, seen: ({}, ()), lambda params, carry, seen: (carry, seen.vector[:, :1]))
     return {"actor": actor, "critic": critic}
 
 
-def learned_from(train, lanes, experience, behaviour, config):
+def learned_from(
+    train: TrainState, lanes: dict[str, LearnerLanes], experience: Experience, behaviour: Behaviour, config: Config
+) -> tuple[Rollout, Samples]:
     """What the only group learns from, as a rollout and as samples."""
     rollouts, critic_state = prepare(experience, behaviour)
     part, policy = rollouts["all"], behaviour.policies["all"]
@@ -92,7 +104,7 @@ def learned_from(train, lanes, experience, behaviour, config):
     return part, training_samples(*given)[0]
 
 
-def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand():
+def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand() -> None:
     """gamma = lambda = 1/2; in step t of an episode V = t, and agent i is paid 10 i + t. delta = r + V(t+1) / 2 - V(t),
     without V(t+1) at a death; A = delta + A(t+1) / 4. Two steps of the next episode are cut, where V = 2 follows."""
     config = build({"env.num_envs": 1, "ppo.rollout_length": 8, "ppo.minibatch_size": 8, "ppo.gamma": 0.5})
@@ -119,10 +131,15 @@ def test_agents_with_different_lifetimes_have_the_advantages_worked_out_by_hand(
     assert episodes.episode_return[5, 0] == (3 + 75 + 69) / 3
 
 
-def test_the_turns_of_others_take_no_time():
+def test_the_turns_of_others_take_no_time() -> None:
     """Valid at t = 0 and 2. A(2) = 0 - 1 - 7, since the end at t = 3 is its end too; A(0) = 3 + 7/2 - 5 + A(2)/4."""
-    column = lambda *numbers: jnp.array(numbers, jnp.float32)[:, None]  # noqa: E731
-    flags = lambda *numbers: jnp.array(numbers, bool)[:, None]  # noqa: E731
+
+    def column(*numbers: float) -> jax.Array:
+        return jnp.array(numbers, jnp.float32)[:, None]
+
+    def flags(*numbers: int) -> jax.Array:
+        return jnp.array(numbers, bool)[:, None]
+
     advantage, target = advantages(
         column(0, 3, 0, -1),
         column(5, 100, 7, 100),
@@ -138,7 +155,7 @@ def test_the_turns_of_others_take_no_time():
     np.testing.assert_array_equal(target[np.array([0, 2]), 0], [4.5, -1.0])
 
 
-def samples_of(kind, env, num_rollouts, **settings):
+def samples_of(kind: str, env: Any, num_rollouts: int, **settings: Any) -> Any:
     """Of rollouts one after the other, in one environment, by players that are judged by what they see: whose actions
     are learned from [T, A], and the advantages."""
     config = build({"env.num_envs": 1, "ppo.normalize_advantages": "none", "env.workers": 0, **settings})
@@ -153,7 +170,7 @@ def samples_of(kind, env, num_rollouts, **settings):
         yield np.asarray(samples.valid.reshape(shape)), np.asarray(samples.advantage.reshape(shape))
 
 
-def compiled_rollouts(source, behaviour, config, num_rollouts):
+def compiled_rollouts(source: Any, behaviour: Behaviour, config: Config, num_rollouts: int) -> Iterator[Experience]:
     program, state = begun(source, behaviour, config)
     for _ in range(num_rollouts):
         standing, experience = rollout(state, program.runner, config)
@@ -161,7 +178,7 @@ def compiled_rollouts(source, behaviour, config, num_rollouts):
         yield experience
 
 
-def host_rollouts(source, behaviour, config, num_rollouts):
+def host_rollouts(source: Any, behaviour: Behaviour, config: Config, num_rollouts: int) -> Iterator[Experience]:
     steps = config.ppo.rollout_length
     train = first_train_state(fresh(behaviour.policies), behaviour, config, BUILT_IN)
     chosen, noise = behaviour.choose(train), rollout_noise(train, behaviour, 1, steps)
@@ -174,7 +191,10 @@ def host_rollouts(source, behaviour, config, num_rollouts):
             yield jax.tree.map(jnp.array, experience)
 
 
-ROTATION = {"compiled": Rotation, "host": lambda moves: partial(zoo_probes.Rotation, moves)}
+ROTATION: dict[str, Callable[[int], Any]] = {
+    "compiled": Rotation,
+    "host": lambda moves: partial(zoo_probes.Rotation, moves),
+}
 NONE = np.nan
 
 
@@ -191,7 +211,9 @@ NONE = np.nan
         (7, [[NONE, 41, NONE], [NONE, NONE, 46], [0, NONE, NONE], [NONE] * 3]),
     ],
 )
-def test_what_is_paid_after_a_cut_is_lost_to_no_action_that_is_learned_from(kind, moves, by_hand):
+def test_what_is_paid_after_a_cut_is_lost_to_no_action_that_is_learned_from(
+    kind: str, moves: int, by_hand: list[Any]
+) -> None:
     """gamma = lambda = 1/2, rollouts of four steps: the second one of them, but for the first row above."""
     settings = {"ppo.rollout_length": 4, "ppo.minibatch_size": 4, "ppo.gamma": 0.5, "ppo.gae_lambda": 0.5}
     first, second = samples_of(kind, ROTATION[kind](moves), 2, **settings)
@@ -200,26 +222,27 @@ def test_what_is_paid_after_a_cut_is_lost_to_no_action_that_is_learned_from(kind
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
-def test_nothing_is_skipped_where_all_is_valid(gae_lambda):
+def test_nothing_is_skipped_where_all_is_valid(gae_lambda: float) -> None:
     rng = np.random.default_rng(0)
     reward, value, final = rng.normal(size=(3, 6, 4)).astype(np.float32)
     terminated, truncated = rng.random((2, 6, 4)) < 0.2
     arrays = map(jnp.asarray, (reward, value, terminated, truncated & ~terminated, final, value[0]))
-    given = (*arrays, 0.9, gae_lambda)
-    for one, other in zip(advantages(*given), advantages(*given, jnp.ones((6, 4), bool)), strict=True):
+    given: Any = (*arrays, 0.9, gae_lambda)
+    all_valid: Any = (*given, jnp.ones((6, 4), bool))
+    for one, other in zip(advantages(*given), advantages(*all_valid), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def paid_to_learn(env, agents):
+def paid_to_learn(env: Any, agents: AgentsConfig) -> Any:
     """The rewards [T, A] that agents of `env` learn from, in six steps of one environment."""
     config = build({"env.num_envs": 1, "ppo.rollout_length": 6, "ppo.minibatch_size": 6})
-    env = envs.make(env).with_groups(agents)
+    env = jax_team(env).with_groups(agents)
     behaviour = make_behaviour(policies_of(env, agents), 1)
     program, state = begun(env, behaviour, config)
     return prepare(program.collect(state), behaviour)[0]["all"].reward
 
 
-def test_the_team_is_paid_the_mean_of_those_who_are_there():
+def test_the_team_is_paid_the_mean_of_those_who_are_there() -> None:
     """In step 1, after which a_2 joins, two are there, (1 + 11) / 2; in step 2 all three, (2 + 12 + 22) / 3; in step 3
     a_0 is dead, (13 + 23) / 2; in step 5 only a_1 is there."""
     paid = paid_to_learn(Lifetimes(), AgentsConfig(reward="team"))
@@ -236,7 +259,9 @@ def test_the_team_is_paid_the_mean_of_those_who_are_there():
         ({"low": ("a_0", "a_1"), "high": ("a_2",)}, [[5, 5, 0], [6, 6, 0], [7, 7, 22], [0, 13, 23], [0, 15, 0]]),
     ],
 )
-def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(sides, paid):
+def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(
+    sides: dict[str, Any], paid: list[list[int]]
+) -> None:
     """Agent i is paid 10 i + t in step t: in step 2 the even ones (2 + 22) / 2. Over all, what one side wins the other
     loses would leave nothing to learn."""
     found = paid_to_learn(Lifetimes(), AgentsConfig(reward="team", selfplay=1.0, sides=sides))
@@ -246,10 +271,10 @@ def test_with_self_play_a_side_is_paid_the_mean_of_those_of_it_who_are_there(sid
 # ---- memory
 
 
-def counts_steps(policy):
+def counts_steps(policy: Policy) -> dict[str, Any]:
     """Networks that remember how often they were asked: the actor does that number, the critic expects it."""
 
-    def network(head):
+    def network(head: Callable[[jax.Array], jax.Array]) -> Network:
         init = lambda key, seen: ({"unused": jnp.zeros(1)}, jnp.zeros((1, 1)))  # noqa: E731
         apply = lambda params, carry, seen: (carry + 1, head(carry) + 0 * params["unused"][None])  # noqa: E731
         return Network(init, apply)
@@ -260,16 +285,18 @@ def counts_steps(policy):
     }
 
 
-CLOCKS = {"compiled": Clocks, "host": lambda: zoo_probes.Clocks}
+CLOCKS: dict[str, Callable[[], Any]] = {"compiled": Clocks, "host": lambda: zoo_probes.Clocks}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CLOCKS)
 @pytest.mark.parametrize("length", [12, 5])
-def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
+def test_whoever_joins_remembers_nothing(kind: str, length: int, tmp_path: Path) -> None:
     """In training and in evaluation, wherever a rollout is cut. An action that the update took for another one would
     have a log-probability of -100."""
-    size = dict(num_envs=4, rollout_length=length, sequence_length=length, minibatch_size=length, workers=0)
+    size: dict[str, Any] = dict(
+        num_envs=4, rollout_length=length, sequence_length=length, minibatch_size=length, workers=0
+    )
     trainer = PPOTrainer(
         CLOCKS[kind](),
         network=counts_steps,
@@ -291,7 +318,7 @@ def test_whoever_joins_remembers_nothing(kind, length, tmp_path):
 
 
 @pytest.mark.parametrize("kind", CLOCKS)
-def test_who_is_logged_and_filmed_remembers_as_in_training(kind):
+def test_who_is_logged_and_filmed_remembers_as_in_training(kind: str) -> None:
     source = envs.make(CLOCKS[kind]())
     team = TeamAgent(source.spec.groups, Config(), network=counts_steps)
     assert episode_log(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
@@ -299,12 +326,12 @@ def test_who_is_logged_and_filmed_remembers_as_in_training(kind):
     assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
 
 
-def test_a_team_in_use_remembers_as_in_training():
+def test_a_team_in_use_remembers_as_in_training() -> None:
     env = zoo_probes.Clocks()
     team = TeamAgent(envs.make(zoo_probes.Clocks).spec.groups, Config(), network=counts_steps)
     for _ in range(2):
         team.reset()
-        (obs, _), paid = env.reset(), dict.fromkeys(env.possible_agents, 0)
+        (obs, _), paid = env.reset(), dict.fromkeys(env.possible_agents, 0.0)
         while env.agents:
             obs, rewards, *_ = env.step(team.act({agent: obs[agent] for agent in env.agents}))
             paid = {agent: paid[agent] + rewards.get(agent, 0) for agent in paid}
@@ -314,7 +341,7 @@ def test_a_team_in_use_remembers_as_in_training():
 # ---- whoever is not there
 
 
-GHOSTS = {"compiled": Ghosts, "host": lambda fill: partial(zoo_probes.Ghosts, fill)}
+GHOSTS: dict[str, Callable[[float], Any]] = {"compiled": Ghosts, "host": lambda fill: partial(zoo_probes.Ghosts, fill)}
 SEEN_BY = {
     "central": {"critic": "central", "normalize_observations": True, "max_steps_per_episode": 4},
     "memory": {"memory": "gru", "normalize_observations": True, "reward": "team"},
@@ -324,14 +351,14 @@ SEEN_BY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GHOSTS)
 @pytest.mark.parametrize("seen_by", SEEN_BY)
-def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
+def test_what_the_dead_see_changes_nothing(kind: str, seen_by: str, tmp_path: Path) -> None:
     """Not a bit of a run. With a limit of 4 steps a_0 is dead when the others are cut, without one all die."""
     runs = []
     for fill in (np.nan, 50.0):
         path = tmp_path / str(fill)
         settings = SEEN_BY[seen_by] | dict(total_timesteps=3 * 32, eval_frequency=2, workers=0)
         trainer, result = train(GHOSTS[kind](fill), path, **settings)
-        told = episode_log(trainer.env, trainer.agent, EnvConfig(), 0)
+        told: Any = episode_log(trainer.env, trainer.agent, EnvConfig(), 0)
         runs.append((timeless(path), result["final_eval"], told["value"]))
     assert np.isfinite(runs[0][2]).all()
     assert runs[0] == runs[1]
@@ -340,11 +367,11 @@ def test_what_the_dead_see_changes_nothing(kind, seen_by, tmp_path):
 # ---- groups
 
 
-def roster(**agents):
+def roster(**agents: spaces.Space[Any]) -> Roster:
     return Roster(agents, dict.fromkeys(agents, spaces.Discrete(2)))
 
 
-def test_groups_by_name():
+def test_groups_by_name() -> None:
     assert named_groups(("wolf_0", "wolf_1", "hare")) == {"wolf": ("wolf_0", "wolf_1"), "hare": ("hare",)}
     assert named_groups(("0", "1")) == {"all": ("0", "1")}
 
@@ -370,7 +397,9 @@ ODD = roster(wolf_0=spaces.Discrete(3), wolf_1=spaces.Discrete(4))
         ),
     ],
 )
-def test_groups_as_the_settings_want_them(who, settings, groups):
+def test_groups_as_the_settings_want_them(
+    who: Roster, settings: dict[str, Any], groups: dict[str, tuple[str, ...]]
+) -> None:
     found = in_groups("field", who, AgentsConfig(**settings))
     assert {name: group.members for name, group in found.items()} == groups
     for name, members in groups.items():
@@ -388,7 +417,7 @@ def test_groups_as_the_settings_want_them(who, settings, groups):
         (ALIKE, {"members": {"a": ALIKE.agents, "b": ()}}, "the group b has no agent"),
     ],
 )
-def test_groups_that_cannot_be(who, settings, sentence):
+def test_groups_that_cannot_be(who: Roster, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         in_groups("field", who, AgentsConfig(**settings))
 
@@ -402,14 +431,14 @@ def test_groups_that_cannot_be(who, settings, sentence):
         ({"agents.members": ["a"]}, r"must be names with lists of agents, such as .* or null, not \['a'\]"),
     ],
 )
-def test_settings_that_do_not_fit(settings, sentence):
+def test_settings_that_do_not_fit(settings: dict[str, Any], sentence: str) -> None:
     from proximo.settings import convert, find_setting
 
     with pytest.raises(UserError, match=sentence):
         build({path: convert(find_setting(path), value) for path, value in settings.items()})
 
 
-def test_settings_for_many_are_refused_where_there_is_one(tmp_path):
+def test_settings_for_many_are_refused_where_there_is_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"agents.critic=central is for environments with many agents, and gymnax/Cart"):
         PPOTrainer("gymnax/CartPole-v1", critic="central", out=tmp_path / "run")
 
@@ -420,13 +449,13 @@ def test_settings_for_many_are_refused_where_there_is_one(tmp_path):
 class Choosy(TwoKinds):
     """`TwoKinds` whose second sorter may only say 1; the first has no mask."""
 
-    def _report(self, *told):
-        return super()._report(*told).replace(action_mask={"sorter_1": jnp.array([False, True])})
+    def _report(self, *told: Any) -> TeamTransition:
+        return replace(super()._report(*told), action_mask={"sorter_1": jnp.array([False, True])})
 
 
-def test_masks_are_those_of_each_agent():
+def test_masks_are_those_of_each_agent() -> None:
     """Two sorters with two flags each, of two environments; aimers have none."""
-    env = VectorizedEnv(envs.make(Choosy()), 2)
+    env = VectorizedEnv(jax_env(Choosy()), 2)
     state, first = env.reset(jax.random.key(0))
     actions = {"sorter": jnp.zeros(4, jnp.int32), "aimer": jnp.zeros((4, 1))}
     for step in (first, env.step(jax.random.key(1), state, actions)[1]):
@@ -435,7 +464,7 @@ def test_masks_are_those_of_each_agent():
 
 
 @pytest.mark.parametrize("kind", ["compiled", "host"])
-def test_stacked_frames_of_many_agents_begin_when_they_join(kind):
+def test_stacked_frames_of_many_agents_begin_when_they_join(kind: str) -> None:
     """All see the time. a_0 dies after step 2, a_2 joins before step 2 and dies after step 4."""
     source = envs.make(Lifetimes() if kind == "compiled" else zoo_probes.Lifetimes)
     config = {"env.num_envs": 1, "ppo.rollout_length": 8, "ppo.minibatch_size": 8, "env.frame_stack": 2}
@@ -452,36 +481,40 @@ def test_stacked_frames_of_many_agents_begin_when_they_join(kind):
 # ---- self-play
 
 
-def rps_play(**settings):
+def rps_play(**settings: Any) -> SelfPlay:
     agents = AgentsConfig(selfplay=0.5, **settings)
     return SelfPlay(policies_of(envs.make(RockPaperScissors()), agents), 4)
 
 
-def with_params(train, params, **changes):
+def with_params(train: TrainState, params: Any, **changes: Any) -> TrainState:
     """A state of training with other parameters of the only group."""
-    return train.replace(groups={"all": train.groups["all"].replace(params=params["all"])}, **changes)
+    return replace(train, groups={"all": replace(train.groups["all"], params=params["all"])}, **changes)
 
 
-def test_sides_learn_in_turn():
+def test_sides_learn_in_turn() -> None:
     np.testing.assert_array_equal(rps_play().learns, [[True, False], [False, True], [True, True], [True, True]])
 
 
-def test_scores_of_the_learning_side():
+def test_scores_of_the_learning_side() -> None:
     """Environment 0: "one" learns; 1: "other" does; 2 and 3 have no opponents."""
     returned = jnp.array([[[1, -1], [1, -1], [1, -1], [0, 0]], [[0, 0], [-1, 1], [0, 0], [0, 0]]], jnp.float32)
-    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), None, {"all": returned})
+    unsaid: Any = None
+    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), unsaid, {"all": returned})
     np.testing.assert_array_equal(rps_play().scored(episodes).score, [[1, 0, -1, -1], [0.5, 1, -1, -1]])
 
 
-def test_the_pool_keeps_policies_of_the_whole_run():
+def test_the_pool_keeps_policies_of_the_whole_run() -> None:
     """Every second update is kept; when four are, chance decides, and what is kept is spread over 400 updates."""
     play = rps_play(selfplay_every=2, selfplay_pool=4)
     given = fresh(play.policies)
     params, state = given[0], first_train_state(given, play, Config(), BUILT_IN)
-    constant = lambda number: jax.tree.map(lambda leaf: jnp.full_like(leaf, number), params)  # noqa: E731
-    after = jax.jit(lambda state: state.replace(opponents=play.updated_opponents(state)))
 
-    def kept(state):
+    def constant(number: int) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, number), params)
+
+    after = jax.jit(lambda state: replace(state, opponents=play.updated_opponents(state)))
+
+    def kept(state: Any) -> np.ndarray:
         return np.asarray(jax.tree.leaves(state.opponents["kept"]["params"])[0])[:, 0]
 
     for number in range(1, 401):
@@ -495,23 +528,25 @@ def test_the_pool_keeps_policies_of_the_whole_run():
 
 
 @pytest.mark.slow
-def test_opponents_act_by_their_own_policy_and_teach_nothing():
+def test_opponents_act_by_their_own_policy_and_teach_nothing() -> None:
     """The policy that learns always shows rock, the one before always paper: environment 0 has rock against paper."""
     play = rps_play()
     config = build({"env.num_envs": 4, "ppo.rollout_length": 3, "ppo.minibatch_size": 12})
     program, state = begun(envs.make(RockPaperScissors()), play, config)
     params = state.train.of("params")
 
-    def always(tree, action):
+    def always(tree: Any, action: int) -> Any:
         head = tree["all"]["actor"]["Dense_2"]
         head["bias"] = head["bias"] * 0 + 100 * jax.nn.one_hot(action, 3)
         return tree
 
-    copy = lambda tree: jax.tree.map(jnp.array, tree)  # noqa: E731
+    def copy(tree: Any) -> Any:
+        return jax.tree.map(jnp.array, tree)
+
     pool = copy(state.train.opponents)
     then = {"all": {"actor": always(copy(params), 1)["all"]["actor"]}}
     pool["kept"]["params"] = jax.tree.map(lambda leaf: leaf[None].repeat(10, 0), then)
-    state = state.replace(train=with_params(state.train, always(copy(params), 0), opponents=pool))
+    state = replace(state, train=with_params(state.train, always(copy(params), 0), opponents=pool))
     experience = program.collect(state)
     played = experience.groups["all"]
     np.testing.assert_array_equal(played.action[0].reshape(4, 2), [[0, 1], [1, 0], [0, 0], [0, 0]])
@@ -522,11 +557,11 @@ def test_opponents_act_by_their_own_policy_and_teach_nothing():
 
 
 ROCK, PAPER, SCISSORS = range(3)
-RPS = {"compiled": RockPaperScissors, "host": lambda: zoo_probes.RockPaperScissors}
+RPS: dict[str, Callable[[], Any]] = {"compiled": RockPaperScissors, "host": lambda: zoo_probes.RockPaperScissors}
 
 
 @pytest.mark.parametrize("kind", RPS)
-def test_matches_against_the_first_policy_and_the_pool(kind):
+def test_matches_against_the_first_policy_and_the_pool(kind: str) -> None:
     """Ours shows rock, and beats the first policy, which shows scissors. Of the pool one shows paper, and wins, one
     scissors, and one rock: 1/2 of the games. Of places that nothing was put into, nobody plays."""
     source = envs.make(RPS[kind]())
@@ -536,13 +571,13 @@ def test_matches_against_the_first_policy_and_the_pool(kind):
     config = build({"env.num_envs": 4, "eval.episodes": 10, "env.workers": 0})
     state = first_train_state(given, play, config, BUILT_IN)
 
-    def always(action):
+    def always(action: int) -> Any:
         shown = jax.tree.map(jnp.array, params)
         head = shown["all"]["actor"]["Dense_2"]
         head["bias"] = head["bias"] * 0 + 100 * jax.nn.one_hot(action, 3)
         return shown
 
-    def kept(action):
+    def kept(action: int) -> Any:
         return {"params": {"all": {"actor": always(action)["all"]["actor"]}}, "stats": {"all": None}}
 
     pool = [kept(action) for action in (PAPER, SCISSORS, ROCK, PAPER, PAPER)]
@@ -553,7 +588,9 @@ def test_matches_against_the_first_policy_and_the_pool(kind):
     assert matches(state) == {"win_rate": 0.75, "win_rate_first": 1.0, "win_rate_pool": 0.5}
     assert matches(state, lambda: True) is None
     worse = with_params(state, always(PAPER))
-    assert matches(worse)["win_rate_first"] == 0.0
+    found = matches(worse)
+    assert found is not None
+    assert found["win_rate_first"] == 0.0
     matches.close()
 
 
@@ -562,7 +599,7 @@ QUICK_PLAY = dict(num_envs=16, selfplay=0.5, selfplay_every=2, learning_rate=3e-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frequency", [2, 0])
-def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency, tmp_path):
+def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency: int, tmp_path: Path) -> None:
     """What one side wins the other loses: all policies have the same return, 0."""
     settings = QUICK_PLAY | dict(total_timesteps=20 * 128, eval_frequency=frequency)
     _, result = train(HighestWins(), tmp_path / "run", **settings)
@@ -589,22 +626,24 @@ def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency, tmp_path):
         ({"selfplay": 0.5, "sides": {"a": ("one",)}}, "must name each agent once"),
     ],
 )
-def test_self_play_that_cannot_be(settings, sentence):
+def test_self_play_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         SelfPlay(policies_of(envs.make(RockPaperScissors()), AgentsConfig(**settings)), 4)
 
 
 # ---- runs
 
+Run = tuple[PPOTrainer, dict[str, Any], Path]
+
 
 @pytest.fixture(scope="module")
-def two_kinds(tmp_path_factory):
+def two_kinds(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("teams") / "run"
     return (*train(TwoKinds(), path, total_timesteps=8 * 32, eval_frequency=4), path)
 
 
 @pytest.mark.slow
-def test_metrics_by_agent_and_group(two_kinds):
+def test_metrics_by_agent_and_group(two_kinds: Run) -> None:
     _, result, path = two_kinds
     names = [f"agent/{agent}" for agent in TwoKinds.roster.agents] + ["group/sorter", "group/aimer"]
     last, evaluated = rows(path)[-1], rows(path)[3]
@@ -621,7 +660,7 @@ def test_metrics_by_agent_and_group(two_kinds):
 
 
 @pytest.mark.slow
-def test_a_file_for_each_group(two_kinds):
+def test_a_file_for_each_group(two_kinds: Run) -> None:
     trainer, _, path = two_kinds
     for name, group in trainer.agent.groups.items():
         agent = PPOAgent.load(path / "models" / f"final_actor.{name}.safetensors")
@@ -629,20 +668,20 @@ def test_a_file_for_each_group(two_kinds):
         np.testing.assert_array_equal(agent.act(obs), group.act(obs))
     team = TeamAgent.load(path / "models")
     seen = {agent: space.sample() for agent, space in TwoKinds.roster.observation_spaces.items()}
-    for agent, action in team.act(seen).items():
-        np.testing.assert_array_equal(action, trainer.agent.act(seen)[agent])
-        assert TwoKinds.roster.action_spaces[agent].contains(action)
+    for member, action in team.act(seen).items():
+        np.testing.assert_array_equal(action, trainer.agent.act(seen)[member])
+        assert TwoKinds.roster.action_spaces[member].contains(action)
 
 
-def var_of(stats):
+def var_of(stats: dict[str, RunningStats]) -> dict[str, float]:
     return {name: float(own.var) for name, own in stats.items()}
 
 
-def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
+def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path: Path) -> None:
     """Sorters learned from a fifth, aimers from a tenth of their rewards; their critics all say 3. The mean of four
     agents is (15 + 15 + 30 + 30) / 4."""
 
-    def network(policy):
+    def network(policy: Policy) -> dict[str, Any]:
         actor = Network(
             lambda key, x: ({}, ()), lambda p, c, x: (c, jnp.zeros((len(x.vector), policy.distribution.num_params)))
         )
@@ -658,7 +697,8 @@ def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
         team.groups[name].reward_stats = RunningStats(*map(jnp.float32, (1, 0, var)))
     obs = {name: group.policy.observation_space.sample() for name, group in team.groups.items()}
     assert {name: group.value(obs[name]) for name, group in team.groups.items()} == {"sorter": 15, "aimer": 30}
-    assert episode_log(env, team, config.env, 0)["value"] == [22.5]
+    told: Any = episode_log(env, team, config.env, 0)
+    assert told["value"] == [22.5]
     team.save(tmp_path / "team")
     again = TeamAgent.load(tmp_path, "team", network)
     assert var_of(again.part("reward_stats")) == variances
@@ -671,7 +711,7 @@ def test_values_of_each_group_are_in_the_units_of_its_rewards(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_team_that_is_not_whole(two_kinds, tmp_path):
+def test_a_team_that_is_not_whole(two_kinds: Run, tmp_path: Path) -> None:
     (tmp_path / "final_actor.aimer.safetensors").write_bytes(
         (two_kinds[2] / "models" / "final_actor.aimer.safetensors").read_bytes()
     )
@@ -682,7 +722,7 @@ def test_a_team_that_is_not_whole(two_kinds, tmp_path):
 
 
 @pytest.mark.slow
-def test_agents_that_are_not_there_do_not_act(two_kinds):
+def test_agents_that_are_not_there_do_not_act(two_kinds: Run) -> None:
     team = two_kinds[0].agent
     assert set(team.act({"sorter_1": 1})) == {"sorter_1"}
     with pytest.raises(UserError, match="There is no agent hare"):
@@ -690,13 +730,13 @@ def test_agents_that_are_not_there_do_not_act(two_kinds):
 
 
 @pytest.mark.slow
-def test_an_agent_of_another_team_is_refused(two_kinds, tmp_path):
+def test_an_agent_of_another_team_is_refused(two_kinds: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="The agent's groups are"):
         PPOTrainer(RockPaperScissors(), agent=two_kinds[0].agent, out=tmp_path / "run", **QUICK)
 
 
 @pytest.mark.slow
-def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
+def test_a_team_that_is_handed_in_brings_its_settings(tmp_path: Path) -> None:
     first, _ = train(RockPaperScissors(), tmp_path / "first", identity=True, selfplay=0.5, total_timesteps=32)
     again = PPOTrainer(RockPaperScissors(), agent=first.agent, out=tmp_path / "again", preset=False, **QUICK)
     assert again.config.agents == first.config.agents
@@ -723,7 +763,7 @@ def test_a_team_that_is_handed_in_brings_its_settings(tmp_path):
         ),
     ],
 )
-def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
+def test_a_resumed_team_ends_with_the_same_bits(settings: dict[str, Any], tmp_path: Path) -> None:
     keywords = dict(total_timesteps=10 * 32, eval_frequency=3, every_steps=64, keep=20)
     whole, _ = train(Lifetimes(), tmp_path / "whole", **keywords, **settings)
     given = QUICK | keywords | settings
@@ -737,12 +777,12 @@ def test_a_resumed_team_ends_with_the_same_bits(settings, tmp_path):
     assert ("eval/win_rate" in rows(tmp_path / "cut")[5]) == ("selfplay" in settings)
 
 
-def rps():
+def rps() -> RockPaperScissors:
     return RockPaperScissors()
 
 
 @pytest.mark.slow
-def test_a_killed_team_ends_with_the_same_bits(tmp_path):
+def test_a_killed_team_ends_with_the_same_bits(tmp_path: Path) -> None:
     settings = {"total_timesteps": 64 * 60, "selfplay": 0.5, "selfplay_every": 5}
     run_to_end(rps, tmp_path / "whole", settings)
     kill_at_random_moments(rps, tmp_path / "killed", settings, 3)
@@ -750,7 +790,7 @@ def test_a_killed_team_ends_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_groups_with_different_spaces_learn(tmp_path):
+def test_groups_with_different_spaces_learn(tmp_path: Path) -> None:
     """Each of the four gets at most 1; random ones get 1/2 and about 1/3."""
     _, result = train(
         TwoKinds(),
@@ -769,14 +809,14 @@ def test_groups_with_different_spaces_learn(tmp_path):
         assert result["final_eval"][f"agent/{agent}/return_mean"] > 0.95
 
 
-def right_answers(team):
+def right_answers(team: TeamAgent) -> float:
     answers = [team.act({"left": sign, "right": sign}) for sign in range(Weather.SIGNS)]
-    return np.mean([action == sign % 2 for sign, answer in enumerate(answers) for action in answer.values()])
+    return float(np.mean([action == sign % 2 for sign, answer in enumerate(answers) for action in answer.values()]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("critic", "solved"), [("own", False), ("central", True)])
-def test_weather_needs_a_central_critic(critic, solved, tmp_path):
+def test_weather_needs_a_central_critic(critic: str, solved: bool, tmp_path: Path) -> None:
     trainer, _ = train(
         Weather(),
         tmp_path / "run",
@@ -797,7 +837,7 @@ def test_weather_needs_a_central_critic(critic, solved, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.learning)])
-def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
+def test_self_play_does_not_collapse_to_one_action(seed: int, tmp_path: Path) -> None:
     """The only policy that nothing beats plays each action a third of the time."""
     trainer, _ = train(
         RockPaperScissors(),
@@ -825,7 +865,7 @@ def test_self_play_does_not_collapse_to_one_action(seed, tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_is_compiled_after_the_first_chunk():
+def test_nothing_is_compiled_after_the_first_chunk() -> None:
     config = build({"env.num_envs": 4, "ppo.rollout_length": 8, "ppo.minibatch_size": 16, "network.hidden_sizes": (8,)})
     trainer = PPOTrainer(TwoKinds(), config=config)
     state = trainer.program.init(trainer._given())
@@ -839,7 +879,7 @@ def test_nothing_is_compiled_after_the_first_chunk():
         jax.monitoring.clear_event_listeners()
 
 
-def test_a_team_is_a_team():
+def test_a_team_is_a_team() -> None:
     groups = envs.make(TwoKinds()).spec.groups
     assert isinstance(groups, Groups)
     assert groups.agents == ("sorter_0", "sorter_1", "aimer_0", "aimer_1")

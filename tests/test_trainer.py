@@ -1,10 +1,15 @@
 """PPOTrainer: the run directory, stopping, callbacks, failures."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,27 +39,27 @@ SMALL = probes.PLAIN | dict(
 )
 
 
-def trainer(path, env="gymnax/CartPole-v1", **keywords):
+def trainer(path: Path, env: Any = "gymnax/CartPole-v1", **keywords: Any) -> PPOTrainer:
     return PPOTrainer(env=env, preset=False, out=path, **(SMALL | keywords))
 
 
-def rows(path):
+def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def timeless(path):
+def timeless(path: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows(path)]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     path = tmp_path_factory.mktemp("runs") / "run"
     one = trainer(path, seed=5)
     return one, one.train(), path
 
 
 @pytest.mark.slow
-def test_run_directory(finished):
+def test_run_directory(finished: tuple[Any, Any, Any]) -> None:
     one, result, path = finished
     assert sorted(file.name for file in path.iterdir()) == [
         "checkpoints",
@@ -70,7 +75,7 @@ def test_run_directory(finished):
     assert {f"{name}.png" for name in PICTURES} == {file.name for file in (path / "plots").glob("*.png")}
 
 
-def test_result(finished):
+def test_result(finished: tuple[Any, Any, Any]) -> None:
     _, result, _ = finished
     assert result["env"] == "gymnax/CartPole-v1"
     assert (result["seed"], result["total_steps"], result["updates"]) == (5, 640, 10)
@@ -89,7 +94,7 @@ def test_result(finished):
     assert "jax" in result["versions"]
 
 
-def test_metrics_rows(finished):
+def test_metrics_rows(finished: tuple[Any, Any, Any]) -> None:
     _, result, path = finished
     table = rows(path)
     assert [row["update"] for row in table] == list(range(1, 11))
@@ -106,7 +111,7 @@ def test_metrics_rows(finished):
         assert row["loss/total"] == pytest.approx(parts, rel=1e-4, abs=1e-5)
 
 
-def test_models_are_the_trained_policy(finished):
+def test_models_are_the_trained_policy(finished: tuple[Any, Any, Any]) -> None:
     one, _, path = finished
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     actor = PPOAgent.load(path / "models" / "final_actor.safetensors")
@@ -116,13 +121,13 @@ def test_models_are_the_trained_policy(finished):
     assert not np.array_equal(one.agent.value(obs), trainer(path / "x", seed=5).agent.value(obs))
 
 
-def test_the_written_configuration_reproduces_the_run(finished, tmp_path):
+def test_the_written_configuration_reproduces_the_run(finished: tuple[Any, Any, Any], tmp_path: Path) -> None:
     _, _, path = finished
     PPOTrainer(config=path / "config.yaml", out=tmp_path / "again").train()
     assert timeless(tmp_path / "again") == timeless(path)
 
 
-def test_evaluation_in_python(finished):
+def test_evaluation_in_python(finished: tuple[Any, Any, Any]) -> None:
     one, _, _ = finished
     played = one.evaluate(num_episodes=7)
     assert played.keys() == {"avg_reward", "std_reward", "min_reward", "max_reward", "avg_length"}
@@ -133,7 +138,7 @@ def test_evaluation_in_python(finished):
 
 
 @pytest.mark.slow
-def test_stops_at_the_very_update_that_converges(tmp_path):
+def test_stops_at_the_very_update_that_converges(tmp_path: Path) -> None:
     """One reward per one-step episode: the window of 40 is full after update 1 (64 episodes), patience 100 more
     windows later, in update 3 (41 + 99 = 139 windows need 40 + 99 = 139 episodes; 2 updates have 128)."""
     one = trainer(
@@ -160,7 +165,7 @@ LUCKY = {"target_reward": 25.0, "convergence_window": 4, "early_stopping_patienc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["training", "evaluation"])
-def test_a_run_is_solved_only_if_its_final_evaluation_says_so(on, tmp_path):
+def test_a_run_is_solved_only_if_its_final_evaluation_says_so(on: str, tmp_path: Path) -> None:
     """Four lucky episodes of 25 steps claim the goal early; over twelve seeds, many claims are refused first."""
     refused = ended = 0
     for seed in range(12):
@@ -186,7 +191,7 @@ def test_a_run_is_solved_only_if_its_final_evaluation_says_so(on, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path):
+def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path: Path) -> None:
     goal = {"target_reward": 1.0, "convergence_window": 8, "early_stopping_patience": 1, "eval_frequency": 0}
     listener = probes.Listener()
     result = trainer(tmp_path / "run", env=probes.OneStep(), **goal).train(callback=listener)
@@ -194,7 +199,7 @@ def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path):
     assert [event for event, _ in listener.heard].count("evaluation") == 1
 
 
-def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path):
+def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", probes.Alternating(), target_reward=3.0, convergence_window=8, eval_frequency=0)
     one.console = probes.Notes()
     result = one.train()
@@ -209,7 +214,7 @@ def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_teams_are_solved_only_if_their_final_evaluation_says_so(seed, tmp_path):
+def test_teams_are_solved_only_if_their_final_evaluation_says_so(seed: int, tmp_path: Path) -> None:
     """Both agents get about 10 or -10 by a coin: two lucky episodes claim the 9, and ten do not confirm it."""
     goal = LUCKY | {"target_reward": 9.0, "convergence_window": 2, "total_timesteps": 64 * 4, "eval_episodes": 10}
     result = trainer(tmp_path / "run", team_probes.Weather(), seed=seed, eval_frequency=0, **goal).train()
@@ -223,7 +228,7 @@ def test_teams_are_solved_only_if_their_final_evaluation_says_so(seed, tmp_path)
 @pytest.mark.parametrize(
     ("env", "goal"), [("gymnax/CartPole-v1", LUCKY), (probes.Alternating(), LUCKY | {"target_reward": 3.0})]
 )
-def test_claims_do_not_depend_on_chunks(env, goal, tmp_path):
+def test_claims_do_not_depend_on_chunks(env: Any, goal: dict[str, Any], tmp_path: Path) -> None:
     """Update by update, as callbacks make it, and in chunks that are cut where a goal is claimed."""
     results = []
     for name, callback in (("one", lambda metrics: None), ("many", None)):
@@ -235,7 +240,7 @@ def test_claims_do_not_depend_on_chunks(env, goal, tmp_path):
 
 
 @pytest.mark.slow
-def test_budgets_of_episodes_and_seconds(tmp_path):
+def test_budgets_of_episodes_and_seconds(tmp_path: Path) -> None:
     result = trainer(tmp_path / "a", env=probes.OneStep(), max_episodes=100, eval_frequency=0).train()
     assert (result["episodes"], result["stop_reason"]) == (128, "budget")
     result = trainer(tmp_path / "b", env=probes.OneStep(), max_seconds=0.5, total_timesteps=10**9).train()
@@ -246,16 +251,16 @@ def test_budgets_of_episodes_and_seconds(tmp_path):
 def test_training_again_goes_on_in_the_same_folder(tmp_path):
     one = trainer(tmp_path / "run", console=probes.Notes())
     first = one.train()
-    one.console.said.clear()
+    console.said.clear()
     again = one.train()
     assert (first["total_steps"], again["total_steps"]) == (640, 1280)
     assert len(rows(tmp_path / "run")) == 20
-    assert one.console.said[0].endswith("run was complete; it is trained on for as long again.")
+    assert console.said[0].endswith("run was complete; it is trained on for as long again.")
     assert again["resumed"] == [{"step": 640, "exact": True}]
     assert one.train()["total_steps"] == 1920
 
 
-def test_training_again_after_an_interrupt_ends_what_was_begun(tmp_path):
+def test_training_again_after_an_interrupt_ends_what_was_begun(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole").train()
     one = trainer(tmp_path / "run")
     stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 4 else None  # noqa: E731
@@ -265,7 +270,7 @@ def test_training_again_after_an_interrupt_ends_what_was_begun(tmp_path):
 
 
 @pytest.mark.slow
-def test_episodes_are_a_budget_that_training_again_extends(tmp_path):
+def test_episodes_are_a_budget_that_training_again_extends(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", env=probes.OneStep(), max_episodes=100, eval_frequency=0)
     assert one.train()["episodes"] == 128
     assert one.train()["episodes"] == 256  # 128 and 100 more, to the end of the update
@@ -279,7 +284,9 @@ def test_python_says_what_a_preset_sets(tmp_path):
     assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._start.remarks == []
 
 
-def test_verbose_prints_the_block_of_every_update_with_its_own_time(tmp_path, capsys):
+def test_verbose_prints_the_block_of_every_update_with_its_own_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     PPOTrainer(
         "gymnax/CartPole-v1", out=tmp_path / "run", preset=False, verbose=True, **(SMALL | {"total_timesteps": 192})
     ).train()
@@ -291,7 +298,7 @@ def test_verbose_prints_the_block_of_every_update_with_its_own_time(tmp_path, ca
 
 
 @pytest.mark.parametrize("make_env", [CompiledWalk, Walk])
-def test_what_a_rollout_holds_can_be_had(make_env, tmp_path):
+def test_what_a_rollout_holds_can_be_had(make_env: Callable[[], Any], tmp_path: Path) -> None:
     """Of `Walk`: x goes 0.75 up from 0.25, or 0.5 down, and is the reward; at step 0 only up is allowed."""
     one = trainer(tmp_path / "run", env=make_env(), num_envs=2, rollout_length=8, minibatch_size=16)
     held = one.collect()
@@ -314,7 +321,7 @@ def test_what_a_rollout_holds_can_be_had(make_env, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_rollout_of_many_agents_holds_is_by_group(tmp_path):
+def test_what_a_rollout_of_many_agents_holds_is_by_group(tmp_path: Path) -> None:
     held = trainer(
         tmp_path / "run", env=team_probes.TwoKinds(), num_envs=2, rollout_length=4, minibatch_size=8
     ).collect()
@@ -325,7 +332,7 @@ def test_what_a_rollout_of_many_agents_holds_is_by_group(tmp_path):
 class Poisoned(probes.Counter):
     """Emits NaN as its reward from the 40th step of an episode on."""
 
-    def step(self, key, state, action):
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock = state[0] + 1
         return (clock, state[1]), Transition(
             obs=self.observe(clock, state[1]), reward=jnp.where(clock < 40, 1.0, jnp.nan)
@@ -333,7 +340,7 @@ class Poisoned(probes.Counter):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0)
     with pytest.raises(
         TrainingError, match=r"In update 3 the reward is not finite \(loss/\w+ = nan\), so training stopped"
@@ -348,12 +355,12 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy(tmp_path):
 class Sick(probes.Counter):
     """Its observation is NaN in the 40th step of an episode alone."""
 
-    def observe(self, clock, number):
+    def observe(self, clock: jax.Array, number: jax.Array) -> jax.Array:
         return super().observe(clock, number) + jnp.where(clock == 40, jnp.nan, 0.0).astype(jnp.float32)
 
 
 @pytest.mark.slow
-def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
+def test_an_update_that_is_not_finite_can_be_undone(tmp_path: Path) -> None:
     """Episodes of 50 steps, rollouts of 16: the 40th is in the third rollout, and 50 steps later again, in the sixth
     (step 90), the ninth (140), and not in the tenth."""
     one = trainer(tmp_path / "run", env=Sick(), eval_frequency=0, on_nonfinite="skip", max_steps_per_episode=50)
@@ -368,7 +375,7 @@ def test_an_update_that_is_not_finite_can_be_undone(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_recover_ends(tmp_path):
+def test_a_run_that_does_not_recover_ends(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", env=Poisoned(), eval_frequency=0, on_nonfinite="skip", total_timesteps=64 * 100)
     with pytest.raises(TrainingError, match="In update 22 the reward is not finite"):
         one.train()
@@ -376,7 +383,7 @@ def test_a_run_that_does_not_recover_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_tensor_is_named_where_it_began(tmp_path):
+def test_the_tensor_is_named_where_it_began(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="In update 3 the observation is not finite"):
         trainer(tmp_path / "run", env=Sick(), eval_frequency=0).train()
     one = trainer(tmp_path / "other")
@@ -386,7 +393,7 @@ def test_the_tensor_is_named_where_it_began(tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluations_can_decide(tmp_path):
+def test_evaluations_can_decide(tmp_path: Path) -> None:
     """Each pays 1, in episodes of one step: three evaluations in a row, every second update."""
     goal = {"target_reward": 1.0, "early_stopping_patience": 3, "eval_frequency": 2, "stop_on": "evaluation"}
     result = trainer(tmp_path / "run", env=probes.OneStep(), **goal).train()
@@ -398,10 +405,10 @@ def test_evaluations_can_decide(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_cleanly(number, tmp_path):
+def test_a_signal_ends_the_run_cleanly(number: int, tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", total_timesteps=10**9, eval_frequency=0)
 
-    def send():
+    def send() -> None:
         while not (tmp_path / "run" / "metrics.jsonl").exists() or not rows(tmp_path / "run"):
             time.sleep(0.05)
         os.kill(os.getpid(), number)
@@ -417,7 +424,7 @@ def test_a_signal_ends_the_run_cleanly(number, tmp_path):
     assert signal.getsignal(number) is before
 
 
-def test_a_folder_that_holds_something_is_not_touched(tmp_path):
+def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(UserError, match="is not an empty folder"):
         trainer(tmp_path).train()
@@ -425,7 +432,7 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_agent_can_be_handed_in(tmp_path):
+def test_an_agent_can_be_handed_in(tmp_path: Path) -> None:
     first = trainer(tmp_path / "a", normalize_observations=True)
     first.train()
     others = {name: value for name, value in SMALL.items() if not name.startswith("normalize_")}
@@ -445,14 +452,15 @@ def test_an_agent_can_be_handed_in(tmp_path):
 
 
 @pytest.mark.parametrize("given", [{"layer_norm": True}, {"config": {"network": {"layer_norm": True}}}])
-def test_settings_that_own_networks_do_not_read_are_refused(given):
-    networks = {"actor": Network(print, print), "critic": Network(print, print)}
+def test_settings_that_own_networks_do_not_read_are_refused(given: dict[str, Any]) -> None:
+    never: Any = print
+    networks = {"actor": Network(never, never), "critic": Network(never, never)}
     with pytest.raises(UserError, match=r"network\.layer_norm has no effect on networks of your own"):
         PPOTrainer(env="gymnax/CartPole-v1", network=networks, **given)
 
 
 @pytest.mark.slow
-def test_precedence(tmp_path):
+def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {gamma: 0.5, gae_lambda: 0.6}")
     tuned, _ = resolve("gymnax/CartPole-v1", None, True, {})
@@ -464,7 +472,7 @@ def test_precedence(tmp_path):
     assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {})[0].env.id == "gymnax/Acrobot-v1"
 
 
-def test_wrong_environments_are_refused():
+def test_wrong_environments_are_refused() -> None:
     with pytest.raises(UserError, match="not object"):
         PPOTrainer(env=object())
     with pytest.raises(UserError, match=r"Proximo calls it ppo\.clip_epsilon"):
@@ -475,6 +483,7 @@ def test_wrong_environments_are_refused():
 def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
     made = trainer(tmp_path / "run", env, entropy_coef="auto")
     assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
+    assert isinstance(made.program, CompiledProgram)
     assert made.program.config == made.config
 
 

@@ -1,8 +1,11 @@
 """YAML that is hostile: refused in a sentence, and soon."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from proximo.settings import from_assignments, from_file, from_mapping
 from proximo.yaml_file import read_yaml
 
 
-def bomb(start, step):
+def bomb(start: str, step: Callable[[str], str]) -> str:
     """Ten levels, each ten times the one before."""
     lines = [f"a0: &a0 {start}"]
     lines += [f"a{i + 1}: &a{i + 1} {step(', '.join([f'*a{i}'] * 10))}" for i in range(10)]
@@ -39,7 +42,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_are_refused_soon(tmp_path, name):
+def test_hostile_files_are_refused_soon(tmp_path: Path, name: str) -> None:
     file = tmp_path / "file.yaml"
     file.write_text(HOSTILE[name])
     started = time.monotonic()
@@ -52,7 +55,7 @@ def test_hostile_files_are_refused_soon(tmp_path, name):
     assert text.endswith((".", "?"))
 
 
-def test_honest_references_are_read(tmp_path):
+def test_honest_references_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"
     file.write_text("base: &b {gamma: 0.9}\nppo: {<<: *b, gae_lambda: 0.8}\nother: *b")
     read = read_yaml(file)
@@ -60,7 +63,7 @@ def test_honest_references_are_read(tmp_path):
     assert read["other"] == {"gamma": 0.9}
 
 
-def test_a_key_that_is_given_twice_is_found_among_many():
+def test_a_key_that_is_given_twice_is_found_among_many() -> None:
     keys = ", ".join(f"{i}: [x]" for i in range(2_000))
     with pytest.raises(UserError, match="must be names with lists"):
         from_assignments([f"agents.members={{{keys}, 7: [y]}}"])
@@ -69,17 +72,22 @@ def test_a_key_that_is_given_twice_is_found_among_many():
         from_mapping({"agents": {"members": members}}, "config")
 
 
-def test_what_the_user_names_may_be_a_link_or_a_pipe(tmp_path):
+def test_what_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("seed: 3")
     (tmp_path / "link.yaml").symlink_to("file.yaml")
     assert from_file(tmp_path / "link.yaml") == {"seed": 3}
     read, write = os.pipe()
-    threading.Timer(0.2, lambda: (os.write(write, b"seed: 4"), os.close(write))).start()
+
+    def answer() -> None:
+        os.write(write, b"seed: 4")
+        os.close(write)
+
+    threading.Timer(0.2, answer).start()
     assert from_file(Path(f"/dev/fd/{read}")) == {"seed": 4}
     os.close(read)
 
 
-def test_what_never_ends_or_never_begins_is_refused(tmp_path):
+def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert from_file(tmp_path / "pipe") == {}  # nobody writes to it
     with pytest.raises(UserError, match="larger than 262,144 bytes"):
@@ -87,7 +95,7 @@ def test_what_never_ends_or_never_begins_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_assignments(name):
+def test_hostile_assignments(name: str) -> None:
     with pytest.raises(UserError) as caught:
         from_assignments([f"ppo.gamma={HOSTILE[name]}"])
     assert len(str(caught.value)) < 300

@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 
 from proximo import PPOTrainer
 
-SMALL = dict(
+SMALL: dict[str, Any] = dict(
     num_envs=4,
     rollout_length=16,
     minibatch_size=32,

@@ -34,7 +34,7 @@ def play(env: JaxEnv, seed: int = 0, steps: int = STEPS, max_steps: int | None =
     vector = VectorizedEnv(env, ENVS, max_steps)
 
     @jax.jit
-    def run(key, actions):
+    def run(key: jax.Array, actions: Any) -> tuple[Timestep, Timestep]:
         state, first = vector.reset(key)
         keys = jax.random.split(key, steps)
         _, rest = jax.lax.scan(lambda state, now: vector.step(now[0], state, now[1]), state, (keys, actions))
@@ -51,6 +51,7 @@ def check_contract(env: JaxEnv) -> None:
 
     for path, space in leaves(env.spec.observation_space):
         for leading, obs in (((ENVS,), first.obs), ((STEPS, ENVS), rest.obs), ((STEPS, ENVS), rest.final_obs)):
+            assert space.shape is not None
             assert pick(obs, path).shape == (*leading, *space.shape), path
             assert pick(obs, path).dtype == space.dtype, path
     if first.action_mask is not None:

@@ -45,7 +45,8 @@ def exchange(env: HostEnv, action: Any) -> None:
 def received(env: HostEnv) -> Timestep:
     """What all environments report, copied, the parts side by side."""
     parts = [jax.tree.map(np.copy, env.recv(part)) for part in range(len(env.parts))]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    whole: Timestep = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return whole
 
 
 def play(source: HostSource, config: Any, steps: int, seed: int = 3) -> tuple[Timestep, Timestep]:
@@ -74,6 +75,7 @@ def check_contract(source: HostSource, config: Any, steps: int, seeded: bool = T
     for path, leaf in leaves(source.spec.observation_space):
         for tree, lead in ((first.obs, (ENVS,)), (rest.obs, (steps, ENVS)), (rest.final_obs, (steps, ENVS))):
             array = pick(tree, path)
+            assert leaf.shape is not None
             assert array.shape == (*lead, *leaf.shape)
             assert array.dtype == stored_dtype(leaf)
     assert rest.reward.dtype == np.float32
@@ -143,7 +145,8 @@ def _one_step(env: HostEnv, action: Any) -> dict[str, Any]:
 
 
 def _stacked(seen: list[dict[str, Any]]) -> dict[str, Any]:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
+    stacked: dict[str, Any] = jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
+    return stacked
 
 
 def check_restoring(source: HostSource, config: Any, other: Any = None, steps: int = 60) -> None:

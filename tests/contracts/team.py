@@ -127,6 +127,7 @@ def check_contract(source: HostSource, config: Any, steps: int, seeded: bool = T
         for path, leaf in leaves(group.observation_space):
             for tree, lead in ((start.obs, (lanes,)), (moved.obs, (steps, lanes)), (moved.final_obs, (steps, lanes))):
                 array = pick(tree, path)
+                assert leaf.shape is not None
                 assert array.shape == (*lead, *leaf.shape)
                 assert array.dtype == stored_dtype(leaf)
             assert outside(leaf, pick(moved.obs, path)) is None
@@ -166,4 +167,5 @@ def check_restoring(source: HostSource, config: Any, other: Any, steps: int = 60
             masks = masks_of(moved)
         assert over.all(), "every environment must see an end"
     finally:
-        env.close(), restored.close()
+        env.close()
+        restored.close()

@@ -1,5 +1,11 @@
 """The Brax adapter. Physics takes long to compile: what does not need it is tested on Brax's own toy, `Fast`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,31 +13,35 @@ import pytest
 from gymnasium import spaces
 
 from contracts.compiled import check_contract, lanes, play
+from made import jax_env
 from proximo import PPOTrainer
-from proximo.envs import make
-from proximo.envs.compiled.brax import envs, names, training
+from proximo.envs.api import Timestep
+from proximo.envs.compiled import brax
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
+# As the adapter imports them: quietly.
+envs: Any = vars(brax)["envs"]
+training: Any = vars(brax)["training"]
 Fast, ObservationMode = envs.fast.Fast, envs.fast.ObservationMode
 EPISODES = [training.VmapWrapper, training.AutoResetWrapper, lambda env: training.EpisodeWrapper(env, 1000, 1)]
 
 
-def test_contract_without_physics():
-    check_contract(make(Fast()))
+def test_contract_without_physics() -> None:
+    check_contract(jax_env(Fast()))
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("name", names())
-def test_contract(name):
-    check_contract(make(f"brax/{name}"))
+@pytest.mark.parametrize("name", brax.names())
+def test_contract(name: str) -> None:
+    check_contract(jax_env(f"brax/{name}"))
 
 
 @pytest.mark.slow
-def test_every_episode_begins_anew():
+def test_every_episode_begins_anew() -> None:
     """Brax's own auto-reset would begin all of an environment's episodes with the same observation."""
-    env = make("brax/inverted_pendulum")
+    env = jax_env("brax/inverted_pendulum")
     assert env.spec.observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
     assert env.spec.action_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
     assert env.spec.max_steps == 1000
@@ -46,13 +56,13 @@ def test_every_episode_begins_anew():
     assert (np.abs(begun[:, 1]) <= 0.01).all()
 
 
-def test_episodes_are_cut_after_a_thousand_steps():
+def test_episodes_are_cut_after_a_thousand_steps() -> None:
     """Fast never ends. With thrust, velocity grows by 0.02 a step and position by 0.02 of that: the last observation
     has a velocity of 20 and a position of 0.02 * 0.02 * (1 + ... + 1000)."""
-    vector, thrust = VectorizedEnv(make(Fast()), 2), {ONE: jnp.ones((2, 1))}
+    vector, thrust = VectorizedEnv(jax_env(Fast()), 2), {ONE: jnp.ones((2, 1))}
 
     @jax.jit
-    def run(key):
+    def run(key: jax.Array) -> Timestep:
         state, _ = vector.reset(key)
         return jax.lax.scan(lambda s, k: vector.step(k, s, thrust), state, jax.random.split(key, 1001))[1]
 
@@ -64,28 +74,29 @@ def test_episodes_are_cut_after_a_thousand_steps():
     np.testing.assert_allclose(seen.obs[1000], [[0.0004, 0.02]] * 2, rtol=1e-5)
 
 
-def test_an_end_on_the_last_step_is_no_cut():
-    class Falls(Fast):
-        def step(self, state, action):
+def test_an_end_on_the_last_step_is_no_cut() -> None:
+    class Falls(Fast):  # type: ignore[misc, valid-type]
+        def step(self, state: Any, action: Any) -> Any:
             state = super().step(state, action)
             return state.replace(done=jnp.float32(1.0))
 
-    env = make(Falls())
+    env = jax_env(Falls())
     (inner, _), _ = env.reset(jax.random.key(0))
     _, moved = env.step(jax.random.key(1), (inner, jnp.int32(999)), jnp.ones(1))
     assert bool(moved.terminated)
     assert not bool(moved.truncated)
 
 
-def test_observations_that_are_dictionaries(tmp_path):
-    env = make(Fast(obs_mode=ObservationMode.DICT_PIXELS_STATE))
+def test_observations_that_are_dictionaries(tmp_path: Path) -> None:
+    env = jax_env(Fast(obs_mode=ObservationMode.DICT_PIXELS_STATE))
+    assert isinstance(env.spec.observation_space, spaces.Dict)
     assert env.spec.observation_space["state"].shape == (2,)
     assert env.spec.observation_space["pixels/view_0"].shape == (4, 4, 3)
     check_contract(env)
 
 
 @pytest.mark.learning
-def test_it_trains(tmp_path):
+def test_it_trains(tmp_path: Path) -> None:
     trainer = PPOTrainer(
         env=Fast(),
         out=tmp_path / "run",
@@ -102,24 +113,24 @@ def test_it_trains(tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", EPISODES)
-def test_wrappers_of_brax_training_are_refused(wrapper):
+def test_wrappers_of_brax_training_are_refused(wrapper: Callable[[Any], Any]) -> None:
     with pytest.raises(UserError, match="Hand in the environment without"):
-        make(envs.Wrapper(wrapper(Fast())))
+        jax_env(envs.Wrapper(wrapper(Fast())))
 
 
-def test_wrappers_of_ones_own_are_kept():
-    class Doubled(envs.Wrapper):
-        def step(self, state, action):
+def test_wrappers_of_ones_own_are_kept() -> None:
+    class Doubled(envs.Wrapper):  # type: ignore[misc]
+        def step(self, state: Any, action: Any) -> Any:
             state = self.env.step(state, action)
             return state.replace(reward=2 * state.reward)
 
-    _, plain = play(make(Fast()), steps=8)
-    _, doubled = play(make(Doubled(Fast())), steps=8)
+    _, plain = play(jax_env(Fast()), steps=8)
+    _, doubled = play(jax_env(Doubled(Fast())), steps=8)
     np.testing.assert_allclose(lanes(doubled).reward, 2 * lanes(plain).reward)
 
 
-def test_missing_environments_are_named():
+def test_missing_environments_are_named() -> None:
     with pytest.raises(UserError, match="did you mean brax/halfcheetah"):
-        make("brax/half_cheetah")
+        jax_env("brax/half_cheetah")
     with pytest.raises(UserError, match="brax/swimmer"):
-        make("brax/swimmer")
+        jax_env("brax/swimmer")

@@ -1,7 +1,10 @@
 """The Gymnasium adapter: the contract on environments of every kind, the pool's promises, ids, objects, factories."""
 
+from __future__ import annotations
+
 import itertools
 import re
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,8 +13,8 @@ from gymnasium import spaces
 
 import host_probes
 from contracts.host import ENVS, check_contract, exchange, lanes, play, received, same
+from made import gymnasium_source
 from proximo.config import EnvConfig
-from proximo.envs import make
 from proximo.envs.host.pool import split_parts
 from proximo.envs.host.slot import without_limit
 from proximo.errors import EnvError, UserError
@@ -20,29 +23,31 @@ IDS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "HalfCheetah-v5", "MiniGr
 
 
 @pytest.mark.parametrize("env", [*IDS, host_probes.Noisy])
-def test_contract(env):
-    check_contract(make(env), EnvConfig(workers=0, max_steps_per_episode=7), steps=40)
+def test_contract(env: Any) -> None:
+    check_contract(gymnasium_source(env), EnvConfig(workers=0, max_steps_per_episode=7), steps=40)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5", host_probes.Noisy])
-def test_contract_with_workers(env):
+def test_contract_with_workers(env: Any) -> None:
     # Pong's first frames are the same whatever the seed.
-    check_contract(make(env), EnvConfig(workers=2, max_steps_per_episode=7), steps=16, seeded=env != "ALE/Pong-v5")
+    check_contract(
+        gymnasium_source(env), EnvConfig(workers=2, max_steps_per_episode=7), steps=16, seeded=env != "ALE/Pong-v5"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [host_probes.Noisy, host_probes.Walk])
-def test_the_same_bits_with_any_number_of_workers(env):
-    source = make(env)
+def test_the_same_bits_with_any_number_of_workers(env: Any) -> None:
+    source = gymnasium_source(env)
     alone = play(source, EnvConfig(workers=0), steps=60)
     for workers in (1, 2, 5):
         assert same(alone, play(source, EnvConfig(workers=workers), steps=60)), workers
     assert same(alone, play(source, EnvConfig(workers=2, groups=3, start_method="spawn"), steps=60))
 
 
-def test_environments_are_seeded_one_by_one_and_reset_without_a_seed():
-    first, rest = map(lanes, play(make(host_probes.Noisy), EnvConfig(workers=0), steps=60, seed=100))
+def test_environments_are_seeded_one_by_one_and_reset_without_a_seed() -> None:
+    first, rest = map(lanes, play(gymnasium_source(host_probes.Noisy), EnvConfig(workers=0), steps=60, seed=100))
     np.testing.assert_array_equal(first.obs[:, 0], 10_100 + np.arange(ENVS))
     np.testing.assert_array_equal(rest.obs[-1, :, 0], first.obs[:, 0])
     resets = (rest.terminated | rest.truncated).sum(axis=0)
@@ -50,9 +55,9 @@ def test_environments_are_seeded_one_by_one_and_reset_without_a_seed():
     np.testing.assert_array_equal(rest.obs[-1, :, 1], resets)
 
 
-def test_the_final_observation_is_kept_apart():
+def test_the_final_observation_is_kept_apart() -> None:
     """Walk with action 0 only: 0.25, -0.25, -0.75, -1.25, -1.75, -2.25 terminates; with 1 and 0 by turns it is cut."""
-    env = make(host_probes.Walk).open_envs(2, EnvConfig(workers=0))
+    env = gymnasium_source(host_probes.Walk).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     for step in range(1, 6):
         exchange(env, np.array([0, step % 2]))
@@ -74,14 +79,14 @@ def test_the_final_observation_is_kept_apart():
     env.close()
 
 
-def test_a_limit_of_ones_own_cuts_and_does_not_terminate():
-    _, moved = play(make(host_probes.Walk), EnvConfig(workers=0, max_steps_per_episode=2), steps=4)
+def test_a_limit_of_ones_own_cuts_and_does_not_terminate() -> None:
+    _, moved = play(gymnasium_source(host_probes.Walk), EnvConfig(workers=0, max_steps_per_episode=2), steps=4)
     rest = lanes(moved)
     np.testing.assert_array_equal(rest.truncated[:, 0], [False, True, False, True])
     assert not rest.terminated.any()
 
 
-def test_wrappers_that_only_count_are_taken_off():
+def test_wrappers_that_only_count_are_taken_off() -> None:
     env, limit = without_limit(gymnasium.make("CartPole-v1", disable_env_checker=True))
     assert limit == 500
     assert env is env.unwrapped
@@ -89,22 +94,23 @@ def test_wrappers_that_only_count_are_taken_off():
     assert without_limit(kept) == (kept, None)
 
 
-def test_success_is_what_the_environment_says():
-    env = make(host_probes.Hybrid).open_envs(2, EnvConfig(workers=0))
+def test_success_is_what_the_environment_says() -> None:
+    env = gymnasium_source(host_probes.Hybrid).open_envs(2, EnvConfig(workers=0))
     env.reset(0)
     action = {"move": np.array([1, 3]), "push": np.zeros((2, 2)), "talk": np.array([0, 1])}
     exchange(env, action)
     assert env.recv(0).success.tolist() == [0, 1]
-    walk = make(host_probes.Walk).open_envs(1, EnvConfig(workers=0, max_steps_per_episode=1))
+    walk = gymnasium_source(host_probes.Walk).open_envs(1, EnvConfig(workers=0, max_steps_per_episode=1))
     walk.reset(0)
     exchange(walk, np.array([1]))
     assert walk.recv(0).success.tolist() == [-1]
 
 
-def test_texts_and_masks_are_not_observations():
-    source = make(host_probes.Hybrid)
-    assert list(source.spec.observation_space) == ["grid", "inner", "pair"]
-    assert list(source.spec.observation_space["inner"]) == ["count"]
+def test_texts_and_masks_are_not_observations() -> None:
+    source = gymnasium_source(host_probes.Hybrid)
+    seen: Any = source.spec.observation_space
+    assert list(seen) == ["grid", "inner", "pair"]
+    assert list(seen["inner"]) == ["count"]
     assert source.mask_source == "obs"
     first = lanes(source.open_envs(2, EnvConfig(workers=0)).reset(0))
     np.testing.assert_array_equal(first.action_mask, [[1, 0, 1, 1, 1]] * 2)
@@ -116,15 +122,15 @@ class OfThisScript(host_probes.Walk):
     pass
 
 
-def test_worker_processes_know_what_was_registered_here(monkeypatch):
+def test_worker_processes_know_what_was_registered_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have not imported the package, nor run the script, that registered it."""
     monkeypatch.setitem(
         gymnasium.registry,
         "OfThisScript-v0",
-        gymnasium.envs.registration.EnvSpec("OfThisScript-v0", lambda start: OfThisScript(), kwargs={"start": 3}),
+        gymnasium.envs.registration.EnvSpec("OfThisScript-v0", lambda **_: OfThisScript(), kwargs={"start": 3}),
     )
     for name in ("MiniGrid-Empty-5x5-v0", "OfThisScript-v0"):
-        env = make(name).open_envs(2, EnvConfig(workers=1))
+        env = gymnasium_source(name).open_envs(2, EnvConfig(workers=1))
         assert lanes(env.reset(0)).valid.all()
         env.close()
 
@@ -135,26 +141,26 @@ class Optional(host_probes.Walk):
 
     told = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.number = -1 if options is None else options["number"]
         self.told += options is not None
         return super().reset(seed=seed)
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         super().step(action)
         obs, info = self._seen()
         return obs, 0.0, self.clock == 2, False, info
 
-    def _seen(self):
+    def _seen(self) -> tuple[np.ndarray, dict[str, Any]]:
         return np.array([self.number, self.told], np.float32), {"action_mask": [True, True]}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_options_reach_every_reset(workers):
+def test_options_reach_every_reset(workers: int) -> None:
     """Those of the pool, and those at the ends of episodes; until others are given, or none."""
-    with make(Optional).open_envs(3, EnvConfig(workers=workers)) as env:
+    with gymnasium_source(Optional).open_envs(3, EnvConfig(workers=workers)) as env:
 
-        def seen(options, steps=3):
+        def seen(options: dict[str, Any] | None, steps: int = 3) -> list[Any]:
             shown = [np.copy(lanes(env.reset(0, options)).obs)]
             for _ in range(steps):
                 exchange(env, np.ones(3, int))
@@ -172,18 +178,18 @@ class Judged(host_probes.Walk):
 
     critic_state_space = spaces.Box(0.0, 100.0, (1,), np.float32)
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, _, _, info = super().step(action)
         return obs, reward, False, self.clock == 3, info
 
-    def _seen(self):
+    def _seen(self) -> tuple[Any, Any]:
         obs, info = super()._seen()
         return obs, info | {"critic_state": np.array([10 * self.clock], np.float32)}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_only_critics_see_belongs_to_the_environment(workers):
-    source = make(Judged)
+def test_what_only_critics_see_belongs_to_the_environment(workers: int) -> None:
+    source = gymnasium_source(Judged)
     assert source.spec.critic_state_space == Judged.critic_state_space
     with source.open_envs(2, EnvConfig(workers=workers)) as env:
         seen = [np.copy(env.reset(0).critic_state)]
@@ -196,49 +202,49 @@ def test_what_only_critics_see_belongs_to_the_environment(workers):
     assert [state[:, 0].tolist() for state in seen] == [[0, 0], [10, 10], [20, 20], [0, 0], [10, 10]]
 
 
-class WithMethod(gymnasium.Env):
+class WithMethod(gymnasium.Env[Any, Any]):
     observation_space = spaces.Discrete(2)
     action_space = spaces.MultiDiscrete([2, 3])
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return 0, {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return 1, 0.0, False, False, {}
 
-    def action_masks(self):
+    def action_masks(self) -> list[list[bool]]:
         return [[True, False], [False, True, True]]
 
 
-def test_a_mask_from_a_method():
-    source = make(WithMethod)
+def test_a_mask_from_a_method() -> None:
+    source = gymnasium_source(WithMethod)
     assert source.mask_source == "method"
     env = source.open_envs(1, EnvConfig(workers=0))
     np.testing.assert_array_equal(lanes(env.reset(0)).action_mask, [[True, False, False, True, True]])
 
 
 @pytest.mark.parametrize(("envs", "num", "sizes"), [(8, 2, [4, 4]), (5, 2, [2, 3]), (1, 2, [1]), (3, 8, [1, 1, 1])])
-def test_parts(envs, num, sizes):
+def test_parts(envs: int, num: int, sizes: list[int]) -> None:
     parts = split_parts(envs, num)
     assert [part.stop - part.start for part in parts] == sizes
     assert parts[0].start == 0
     assert all(before.stop == after.start for before, after in itertools.pairwise(parts))
 
 
-def test_objects_factories_and_classes():
-    assert make(gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
-    assert make(lambda: gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
-    assert make(host_probes.Walk).spec.id == "Walk"
-    assert make(host_probes.Walk()).spec.id == "Walk"
+def test_objects_factories_and_classes() -> None:
+    assert gymnasium_source(gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
+    assert gymnasium_source(lambda: gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
+    assert gymnasium_source(host_probes.Walk).spec.id == "Walk"
+    assert gymnasium_source(host_probes.Walk()).spec.id == "Walk"
     given = host_probes.Noisy()
     given.reset(seed=1)
     before = given.np_random.bit_generator.state
-    play(make(given), EnvConfig(workers=0), steps=3)
+    play(gymnasium_source(given), EnvConfig(workers=0), steps=3)
     assert given.np_random.bit_generator.state == before, "environments must be copies"
 
 
 class Uncopyable(host_probes.Walk):
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> None:
         raise TypeError("a handle")
 
 
@@ -254,17 +260,17 @@ class Uncopyable(host_probes.Walk):
         (5, "env must be an id"),
     ],
 )
-def test_what_is_no_environment(env, sentence):
+def test_what_is_no_environment(env: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        make(env)
+        gymnasium_source(env)
 
 
-def test_a_vector_of_environments_is_refused():
+def test_a_vector_of_environments_is_refused() -> None:
     with pytest.raises(UserError, match="hand in a single environment"):
-        make(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+        gymnasium_source(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
 
 
-def test_a_missing_extra_names_its_command(monkeypatch):
+def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     found = importlib.util.find_spec
@@ -272,21 +278,21 @@ def test_a_missing_extra_names_its_command(monkeypatch):
         importlib.util, "find_spec", lambda name, *rest: None if name == "ale_py" else found(name, *rest)
     )
     with pytest.raises(UserError, match=r'pip install "proximo\[atari\]"'):
-        make("ALE/Pong-v5")
+        gymnasium_source("ALE/Pong-v5")
 
-    def absent(*_, **__):
+    def absent(*_: Any, **__: Any) -> None:
         raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
 
     monkeypatch.setattr(gymnasium, "make", absent)
     with pytest.raises(UserError, match=r'pip install "proximo\[box2d\]"'):
-        make("LunarLander-v3")
+        gymnasium_source("LunarLander-v3")
 
 
-def test_auto_asks_how_long_a_step_takes(monkeypatch):
+def test_auto_asks_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     from proximo.envs.host import pace
 
     monkeypatch.setattr(pace, "num_cores", lambda: 4)
-    source = make(host_probes.Walk)
+    source = gymnasium_source(host_probes.Walk)
     for seconds, envs, workers in [
         ((2e-6, 2e-6), 8, 0),
         ((50e-6, 50e-6), 8, 3),
@@ -302,11 +308,11 @@ def test_auto_asks_how_long_a_step_takes(monkeypatch):
     assert source.pace.workers(8, EnvConfig(workers=5)) == (5, [])
 
 
-def test_measuring_survives_forbidden_actions():
+def test_measuring_survives_forbidden_actions() -> None:
     from proximo.envs.host.pace import measure
 
     class Strict(host_probes.Walk):
-        def step(self, action):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             raise RuntimeError("forbidden")
 
     assert measure(Strict()) == (0.0, 0.0)
@@ -315,7 +321,7 @@ def test_measuring_survives_forbidden_actions():
     assert busy <= 10 * wall
 
 
-def test_jax_stays_out_of_worker_processes():
+def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
@@ -328,10 +334,10 @@ def test_jax_stays_out_of_worker_processes():
 class Lying(host_probes.Hybrid):
     """Says that it gives a dictionary, and gives something else."""
 
-    def __init__(self, given):
+    def __init__(self, given: Any) -> None:
         self.given = given
 
-    def _obs(self):
+    def _obs(self) -> Any:
         return self.given
 
 
@@ -344,7 +350,7 @@ class Lying(host_probes.Hybrid):
         (host_probes.Hybrid.observation_space.sample() | {"inner": 3}, "gave a int for the observation['inner']"),
     ],
 )
-def test_an_observation_of_another_structure_is_named(given, said):
+def test_an_observation_of_another_structure_is_named(given: Any, said: str) -> None:
     with pytest.raises(EnvError, match=re.escape(said)) as caught:
-        make(lambda: Lying(given))
+        gymnasium_source(lambda: Lying(given))
     assert "environment Lying " in str(caught.value)

@@ -1,6 +1,11 @@
 """The gymnax adapter, on every environment that gymnax registers."""
 
-from typing import ClassVar
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import gymnax
 import jax
@@ -10,9 +15,9 @@ import pytest
 
 import probes
 from contracts.compiled import ENVS, check_contract, lanes, random_actions
+from made import jax_env
 from proximo import PPOTrainer
-from proximo.envs import make
-from proximo.envs.api import Transition
+from proximo.envs.api import JaxEnv, Transition
 from proximo.envs.compiled.gymnax import GymnaxEnv, names
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import ONE
@@ -29,18 +34,18 @@ PROBES = [probes.OneStep, probes.Delayed, probes.TruncatedForever, probes.Masked
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
-def test_contract(name):
-    check_contract(make(f"gymnax/{name}"))
+def test_contract(name: str) -> None:
+    check_contract(jax_env(f"gymnax/{name}"))
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_contract_of_our_own(probe):
+def test_contract_of_our_own(probe: Callable[[], JaxEnv]) -> None:
     check_contract(probe())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
-def test_copies_give_what_gymnax_itself_gives(name):
+def test_copies_give_what_gymnax_itself_gives(name: str) -> None:
     """Bit for bit, with the same keys: observations, rewards, ends, and final observations; across resets."""
     steps = 120
     with jax.numpy_dtype_promotion("standard"):
@@ -54,13 +59,13 @@ def test_copies_give_what_gymnax_itself_gives(name):
     keys = jax.random.split(jax.random.key(5), steps)
 
     @jax.jit
-    def our_run():
+    def our_run() -> tuple[Any, Any]:
         state, first = vector.reset(jax.random.key(3))
         given = (keys, {ONE: actions})
         rest = jax.lax.scan(lambda s, now: vector.step(now[0], s, now[1]), state, given)[1]
         return lanes(first).obs, lanes(rest)
 
-    def their_step(state, now):
+    def their_step(state: Any, now: Any) -> tuple[Any, Any]:
         key, action = now
         obs, state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
             jax.random.split(key, ENVS), state, action, params
@@ -88,7 +93,7 @@ def test_copies_give_what_gymnax_itself_gives(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_environment_trains(name, tmp_path):
+def test_every_environment_trains(name: str, tmp_path: Path) -> None:
     trainer = PPOTrainer(
         env=f"gymnax/{name}",
         preset=False,
@@ -107,9 +112,9 @@ def test_every_environment_trains(name, tmp_path):
     assert result["final_eval"]["length_mean"] <= 20
 
 
-def test_images_get_a_cnn_and_vectors_do_not():
-    def kernels(env_id):
-        env = make(env_id)
+def test_images_get_a_cnn_and_vectors_do_not() -> None:
+    def kernels(env_id: str) -> set[str]:
+        env = jax_env(env_id)
         policy = PPOTrainer(env=env, preset=False).agent
         return {"/".join(map(str, path)) for path, _ in jax.tree_util.tree_leaves_with_path(policy.params["actor"])}
 
@@ -117,9 +122,9 @@ def test_images_get_a_cnn_and_vectors_do_not():
     assert not any("CNN" in name for name in kernels("gymnax/CartPole-v1"))
 
 
-def test_an_environment_with_an_auto_reset_of_its_own_is_respected():
+def test_an_environment_with_an_auto_reset_of_its_own_is_respected() -> None:
     """DeepSea carries counters over its resets, in a `step` of its own."""
-    env = make("gymnax/DeepSea-bsuite")
+    env = jax_env("gymnax/DeepSea-bsuite")
     vector = VectorizedEnv(env, 2)
     state, _ = vector.reset(jax.random.key(0))
     for step in range(8):
@@ -131,12 +136,12 @@ def test_an_environment_with_an_auto_reset_of_its_own_is_respected():
     assert (state.length == 0).all()
 
 
-def test_resets_are_only_computed_when_something_ended():
+def test_resets_are_only_computed_when_something_ended() -> None:
     """Counted by a callback in the environment's reset, under the same compiled step."""
     calls = []
 
     class Watched(probes.Counter):
-        def reset(self, key):
+        def reset(self, key: jax.Array) -> tuple[Any, Transition]:
             jax.debug.callback(lambda: calls.append(1))
             return super().reset(key)
 
@@ -164,18 +169,18 @@ class Graded(probes.Counter):
 
     usual: ClassVar = {"start": 0, "stride": 1}
 
-    def reset(self, key, task=usual):
+    def reset(self, key: jax.Array, task: Any = usual) -> tuple[Any, Transition]:
         state, first = super().reset(key)
         state = (jnp.int32(task["start"]), state[1])
-        return state, first.replace(obs=self.observe(*state))
+        return state, replace(first, obs=self.observe(*state))
 
-    def step(self, key, state, action, task=usual):
+    def step(self, key: jax.Array, state: Any, action: Any, task: Any = usual) -> tuple[Any, Transition]:
         clock = state[0] + task["stride"]
         moved = Transition(obs=self.observe(clock, state[1]), reward=task["stride"], truncated=clock >= 4)
-        return (clock, state[1]), moved.replace(success=clock == 4)
+        return (clock, state[1]), replace(moved, success=clock == 4)
 
 
-def test_a_task_reaches_every_reset_and_every_step():
+def test_a_task_reaches_every_reset_and_every_step() -> None:
     """Environment 0 counts 0, 1, 2, 3, 4 and begins again at 0; environment 1 counts 1, 4 and begins again at 1;
     environment 2 counts 3, 5, and 5 is no success."""
     vector = VectorizedEnv(Graded(), 3)
@@ -193,7 +198,7 @@ def test_a_task_reaches_every_reset_and_every_step():
     assert seen[-1].success.tolist() == [1, 1, 0]
 
 
-def test_without_a_task_none_is_handed_over():
+def test_without_a_task_none_is_handed_over() -> None:
     """`Counter` takes none."""
     vector = VectorizedEnv(probes.Counter(), 2)
     state, _ = vector.reset(jax.random.key(0), None)
@@ -201,23 +206,23 @@ def test_without_a_task_none_is_handed_over():
     assert lanes(moved).obs[:, 0].tolist() == [1, 1]
 
 
-def test_a_missing_environment_is_named():
+def test_a_missing_environment_is_named() -> None:
     with pytest.raises(UserError, match="did you mean gymnax/CartPole-v1"):
-        make("gymnax/CartPol-v1")
+        jax_env("gymnax/CartPol-v1")
     with pytest.raises(UserError, match="no environment family gymnex; did you mean gymnax/X"):
-        make("gymnex/X")
+        jax_env("gymnex/X")
 
 
-def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch):
-    def fail(name):
+def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
         raise OSError("no network")
 
     monkeypatch.setattr("proximo.envs.compiled.gymnax.make_gymnax", fail)
     with pytest.raises(UserError, match="MNISTBandit-bsuite needs data that it downloads"):
-        make("gymnax/MNISTBandit-bsuite")
+        jax_env("gymnax/MNISTBandit-bsuite")
 
 
-def test_a_missing_extra_names_the_command_that_installs_it():
+def test_a_missing_extra_names_the_command_that_installs_it() -> None:
     from proximo.envs import Family
 
     family = Family("nowhere", "package_that_is_not_there", "proximo.envs.nowhere", "nothing", extra="nowhere")

@@ -1,5 +1,10 @@
 """The JaxMARL adapter: what it reports is what JaxMARL does, lifetimes and ends, masks, auto-reset, seeding."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,21 +13,23 @@ import pytest
 import probes
 from contracts.host import same
 from contracts.team import agents_of, by_env, check_lifetimes
+from made import jax_env, jax_team
 from proximo import PPOTrainer
 from proximo.config import AgentsConfig
-from proximo.envs import make
+from proximo.envs.api import Timestep
+from proximo.envs.compiled import jaxmarl
 from proximo.envs.compiled.foreign import lenient
-from proximo.envs.compiled.jaxmarl import jaxmarl, names
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.errors import UserError
 
 ENVS = 4
+THEIRS: Any = vars(jaxmarl)["jaxmarl"]  # as the adapter imports it: quietly
 SOME = {"MPE_simple_spread_v3", "MPE_simple_tag_v3", "HeuristicEnemySMAX-3m"}
-IDS = [name for name in names() if "SMAX-" not in name or name.endswith("-3m")]
+IDS = [name for name in jaxmarl.names() if "SMAX-" not in name or name.endswith("-3m")]
 EACH = [pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.learning) for name in IDS]
 
 
-def legal(env, key, now):
+def legal(env: VectorizedEnv, key: jax.Array, now: Timestep) -> dict[str, Any]:
     """Random actions [L, ...] of all groups, of those that the masks allow."""
     actions = {}
     for name, group in env.spec.groups.items():
@@ -35,11 +42,11 @@ def legal(env, key, now):
     return actions
 
 
-def stacked(samples):
+def stacked(samples: list[Any]) -> Any:
     return jax.tree.map(lambda *rows: np.stack(rows), *samples)
 
 
-def play(env, steps, seed=0, max_steps=None):
+def play(env: Any, steps: int, seed: int = 0, max_steps: int | None = None) -> tuple[Any, Any]:
     """The first timestep, and all after it [steps, ...], with random actions."""
     vector = VectorizedEnv(env, ENVS, max_steps)
     for group in env.spec.groups.values():
@@ -55,8 +62,8 @@ def play(env, steps, seed=0, max_steps=None):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_contract(name):
-    env = make(f"jaxmarl/{name}")
+def test_contract(name: str) -> None:
+    env = jax_env(f"jaxmarl/{name}")
     first, rest = play(env, 16, max_steps=5)
     groups = env.spec.groups
     assert rest.reset.any(0).all(), "with a limit of 5 steps every environment must see an end"
@@ -74,9 +81,9 @@ def test_contract(name):
 
 
 @pytest.mark.slow
-def test_it_is_what_jaxmarl_does():
+def test_it_is_what_jaxmarl_does() -> None:
     """Step by step beside JaxMARL itself, without its reset."""
-    theirs, ours = jaxmarl.make("MPE_simple_tag_v3"), make("jaxmarl/MPE_simple_tag_v3")
+    theirs, ours = THEIRS.make("MPE_simple_tag_v3"), jax_team("jaxmarl/MPE_simple_tag_v3")
     key = jax.random.key(3)
     with lenient():
         obs, their_state = theirs.reset(key)
@@ -103,9 +110,9 @@ def test_it_is_what_jaxmarl_does():
 
 
 @pytest.mark.slow
-def test_the_dead_of_a_battle_count_for_nothing():
+def test_the_dead_of_a_battle_count_for_nothing() -> None:
     """In SMAX units die one by one, and a battle that is won or lost is a termination for those who are left."""
-    env = make("jaxmarl/HeuristicEnemySMAX-3m")
+    env = jax_env("jaxmarl/HeuristicEnemySMAX-3m")
     _, rest = play(env, 60)
     ((group, about),) = env.spec.groups.items()
     own, over = rest.groups[group], rest.reset
@@ -120,9 +127,11 @@ def test_the_dead_of_a_battle_count_for_nothing():
     assert terminated[over[..., None] & valid].any()
 
 
-def test_a_state_for_central_critics():
-    env = make("jaxmarl/HeuristicEnemySMAX-3m").with_groups(AgentsConfig(critic="central"))
-    assert env.spec.groups.critic_state_space.shape == env.reset(jax.random.key(0))[1].critic_state.shape
+def test_a_state_for_central_critics() -> None:
+    env = jax_team("jaxmarl/HeuristicEnemySMAX-3m").with_groups(AgentsConfig(critic="central"))
+    space = env.spec.groups.critic_state_space
+    assert space is not None
+    assert space.shape == env.reset(jax.random.key(0))[1].critic_state.shape
 
 
 @pytest.mark.parametrize(
@@ -133,13 +142,13 @@ def test_a_state_for_central_critics():
         ("LearnedPolicyEnemySMAX", "needs a policy"),
     ],
 )
-def test_names_that_cannot_be(name, sentence):
+def test_names_that_cannot_be(name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        make(f"jaxmarl/{name}")
+        jax_env(f"jaxmarl/{name}")
 
 
 @pytest.mark.learning
-def test_smax_trains(tmp_path):
+def test_smax_trains(tmp_path: Path) -> None:
     trainer = PPOTrainer(
         jaxmarl.make("HeuristicEnemySMAX"),
         out=tmp_path / "run",

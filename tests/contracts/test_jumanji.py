@@ -1,6 +1,11 @@
 """The Jumanji adapter: the contract on every environment, masks of every layout, ends, final observations."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +14,21 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from jumanji import specs
-from jumanji.environments import BinPack, JobShop, LevelBasedForaging, Maze, Minesweeper, Snake
+from jumanji.environments.logic.minesweeper.env import Minesweeper
+from jumanji.environments.packing.bin_pack.env import BinPack
+from jumanji.environments.packing.job_shop.env import JobShop
+from jumanji.environments.routing.lbf.env import LevelBasedForaging
+from jumanji.environments.routing.maze.env import Maze
 from jumanji.environments.routing.maze.generator import Generator
 from jumanji.environments.routing.maze.types import Position, State
+from jumanji.environments.routing.snake.env import Snake
 from jumanji.testing.fakes import FakeEnvironment
 from jumanji.wrappers import AutoResetWrapper, MultiToSingleWrapper, VmapWrapper, Wrapper
 
 from contracts.compiled import check_contract, lanes
+from made import jax_env
 from proximo import PPOTrainer
-from proximo.envs import make
+from proximo.envs.api import LaneStep
 from proximo.envs.compiled.foreign import lenient
 from proximo.envs.compiled.jumanji import PER_AGENT, _actions, _places, names
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -31,19 +42,19 @@ EACH = [pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.ma
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_contract(name):
-    check_contract(make(f"jumanji/{name}"))
+def test_contract(name: str) -> None:
+    check_contract(jax_env(f"jumanji/{name}"))
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("name", IDS)
-def test_every_environment_trains(name, tmp_path):
+def test_every_environment_trains(name: str, tmp_path: Path) -> None:
     result = train(f"jumanji/{name}", tmp_path)
     assert result["total_steps"] == 192
     assert result["final_eval"]["length_mean"] <= 20
 
 
-def train(env, folder):
+def train(env: Any, folder: Path) -> dict[str, Any]:
     """Three updates."""
     trainer = PPOTrainer(
         env=env,
@@ -61,14 +72,14 @@ def train(env, folder):
     return trainer.train()
 
 
-class Judge(Wrapper):
+class Judge(Wrapper[Any, Any, Any]):
     """Rewards -1 for an action that the mask, in Jumanji's own layout, did not allow, and 0 for others."""
 
-    def reset(self, key):
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, first = self._env.reset(key)
         return (state, first.observation.action_mask), first
 
-    def step(self, state, action):
+    def step(self, state: Any, action: Any) -> tuple[Any, Any]:
         state, mask = state
         if self._env.action_spec.shape and mask.shape == tuple(self._env.action_spec.num_values.tolist()):
             legal = mask[tuple(action)]
@@ -90,25 +101,25 @@ class Judge(Wrapper):
     ],
     ids=lambda case: getattr(case, "__name__", ""),
 )
-def test_no_illegal_action_in_a_whole_training(env, space, tmp_path):
-    judged = make(Judge(env()))
+def test_no_illegal_action_in_a_whole_training(env: Any, space: spaces.Space[Any], tmp_path: Path) -> None:
+    judged = jax_env(Judge(env()))
     assert judged.spec.action_space == space
     result = train(judged, tmp_path)
     assert worst_reward(tmp_path) == 0
     assert result["final_eval"]["return_min"] == 0
 
 
-def worst_reward(folder):
+def worst_reward(folder: Path) -> float:
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     rewards = [json.loads(line)["buffer/reward_min"] for line in lines]
     assert len(rewards) == 3
-    return min(rewards)
+    return float(min(rewards))
 
 
 @pytest.mark.slow
-def test_a_choice_among_pairs_is_taken_apart():
+def test_a_choice_among_pairs_is_taken_apart() -> None:
     """Number 37 of 10 x 10 is row 3, column 7: the cell that the board shows uncovered. Once more is illegal."""
-    env = make(Judge(Minesweeper()))
+    env = jax_env(Judge(Minesweeper()))
     state, first = env.reset(jax.random.key(0))
     assert first.action_mask.all()
     state, moved = env.step(jax.random.key(1), state, jnp.int32(37))
@@ -119,11 +130,11 @@ def test_a_choice_among_pairs_is_taken_apart():
     assert moved.reward == -1
 
 
-def random_return(env_id, num_envs=64, steps=16_000):
+def random_return(env_id: str, num_envs: int = 64, steps: int = 16_000) -> float:
     """The mean return of episodes in which every allowed action is as likely as any other."""
-    copies = VectorizedEnv(make(env_id), num_envs)
+    copies = VectorizedEnv(jax_env(env_id), num_envs)
 
-    def one(carry, key):
+    def one(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         state, mask, returned = carry
         action = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
         state, moved = copies.step(jax.random.fold_in(key, 1), state, {ONE: action.astype(jnp.int32)})
@@ -132,16 +143,16 @@ def random_return(env_id, num_envs=64, steps=16_000):
         return (state, now.action_mask, jnp.where(now.ended, 0.0, returned)), (returned, now.ended)
 
     @jax.jit
-    def play(key):
+    def play(key: jax.Array) -> Any:
         state, first = copies.reset(key)
         start = (state, lanes(first).action_mask, jnp.zeros(num_envs))
         return jax.lax.scan(one, start, jax.random.split(key, steps))[1]
 
     returned, ended = jax.device_get(play(jax.random.key(0)))
-    return returned[ended].mean()
+    return float(returned[ended].mean())
 
 
-def learned(name, folder, **settings):
+def learned(name: str, folder: Path, **settings: Any) -> tuple[Any, Any]:
     """The mean return of the episodes that end in the last tenth of the steps of its preset; and the result."""
     trainer = PPOTrainer(env=f"jumanji/{name}", out=folder, eval_frequency=0, **settings)
     result = trainer.train()
@@ -153,13 +164,13 @@ def learned(name, folder, **settings):
 
 
 @pytest.mark.learning
-def test_snake_learns_well_beyond_random(tmp_path):
+def test_snake_learns_well_beyond_random(tmp_path: Path) -> None:
     assert learned("Snake-v1", tmp_path)[0] >= 2 * random_return("jumanji/Snake-v1")
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", [0, 1])
-def test_most_mazes_are_solved(seed, tmp_path):
+def test_most_mazes_are_solved(seed: int, tmp_path: Path) -> None:
     """Actions that are drawn, and the most likely ones, which go round in circles where they are wrong."""
     drawn, result = learned("Maze-v0", tmp_path, seed=seed, eval_episodes=200)
     assert drawn >= 0.85
@@ -167,12 +178,12 @@ def test_most_mazes_are_solved(seed, tmp_path):
     assert random_return("jumanji/Maze-v0") <= 0.35
 
 
-def discrete(*num):
+def discrete(*num: int) -> Any:
     return specs.MultiDiscreteArray(jnp.array(num, jnp.int32)) if len(num) > 1 else specs.DiscreteArray(num[0])
 
 
-def test_layouts_of_masks():
-    def found(spec, mask):
+def test_layouts_of_masks() -> None:
+    def found(spec: Any, mask: Any) -> tuple[Any, str]:
         choices, space = _actions(spec, mask, "x")
         return choices, str(space)
 
@@ -190,19 +201,26 @@ def test_layouts_of_masks():
         found(discrete(2, 2), (2, 2))
 
 
-def test_observations_keep_names_types_and_bounds():
-    puzzle = make("jumanji/SlidingTilePuzzle-v0").spec.observation_space
+def entries(env_id: str) -> spaces.Dict:
+    """What is seen of an environment."""
+    space = jax_env(env_id).spec.observation_space
+    assert isinstance(space, spaces.Dict)
+    return space
+
+
+def test_observations_keep_names_types_and_bounds() -> None:
+    puzzle = entries("jumanji/SlidingTilePuzzle-v0")
     assert set(puzzle) == {"puzzle", "empty_tile_position", "step_count"}
     assert puzzle["empty_tile_position"] == spaces.Box(0, 4, (2,), np.int32)
-    maze = make("jumanji/Maze-v0").spec.observation_space
+    maze = entries("jumanji/Maze-v0")
     assert set(maze) == {"view", "step_count"}
     assert maze["view"] == spaces.Box(0, 1, (19, 19, 3), np.int8)
     assert maze["step_count"] == spaces.Box(0, 100, (), np.int32)  # Jumanji says: any number
-    snake = make("jumanji/Snake-v1").spec.observation_space
+    snake = entries("jumanji/Snake-v1")
     assert snake["grid"] == spaces.Box(0.0, 1.0, (12, 12, 5), np.float32)
     assert snake["step_count"] == spaces.Box(0, 4000, (), np.int32)  # Jumanji says: 4,000 categories
-    assert make("jumanji/TSP-v1").spec.observation_space["position"] == spaces.Discrete(20, dtype=np.int32)
-    game = make("jumanji/Game2048-v1").spec.observation_space["board"]
+    assert entries("jumanji/TSP-v1")["position"] == spaces.Discrete(20, dtype=np.int32)
+    game = entries("jumanji/Game2048-v1")["board"]
     assert game == spaces.Box(-(2**31), 2**31 - 1, (4, 4), np.int32)
 
 
@@ -213,10 +231,10 @@ class TwoRows(Generator):
     . . T
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(num_rows=2, num_cols=3)
 
-    def __call__(self, key):
+    def __call__(self, key: jax.Array) -> State:
         return State(
             agent_position=Position(jnp.int32(0), jnp.int32(0)),
             target_position=Position(jnp.int32(1), jnp.int32(2)),
@@ -227,10 +245,11 @@ class TwoRows(Generator):
         )
 
 
-def test_a_grid_is_seen_with_the_agent_in_the_middle():
+def test_a_grid_is_seen_with_the_agent_in_the_middle() -> None:
     """Of 2 x 3 cells, the view has 3 x 5, and the agent at row 1, column 2; nothing is inside the grid above it or to
     its left, until it went down and to the right."""
-    env = make(Maze(TwoRows()))
+    env = jax_env(Maze(TwoRows()))
+    assert isinstance(env.spec.observation_space, spaces.Dict)
     assert env.spec.observation_space["view"].shape == (3, 5, 3)
     state, first = env.reset(jax.random.key(0))
     walls, inside, target = np.moveaxis(first.obs["view"], -1, 0).tolist()
@@ -246,11 +265,11 @@ def test_a_grid_is_seen_with_the_agent_in_the_middle():
     assert moved.obs["step_count"] == 2
 
 
-def test_positions_that_do_not_fit_a_grid_stay_as_they_are():
-    def position(rows, cols):
+def test_positions_that_do_not_fit_a_grid_stay_as_they_are() -> None:
+    def position(rows: int, cols: int) -> spaces.Dict:
         return spaces.Dict({"row": spaces.Box(0, rows - 1, (), np.int32), "col": spaces.Box(0, cols - 1, (), np.int32)})
 
-    def found(**entries):
+    def found(**entries: Any) -> Any:
         return _places(spaces.Dict(entries))
 
     flags, numbers = spaces.Box(0, 1, (2, 3), np.int8), spaces.Box(0, 5, (2, 3), np.int32)
@@ -263,27 +282,28 @@ def test_positions_that_do_not_fit_a_grid_stay_as_they_are():
     assert _places(flags) is None
 
 
-def test_an_observation_that_is_one_array():
-    env = make(FakeEnvironment(time_limit=3))
+def test_an_observation_that_is_one_array() -> None:
+    env = jax_env(FakeEnvironment(time_limit=3))
     assert isinstance(env.spec.observation_space, spaces.Box)
     _, first = env.reset(jax.random.key(0))
     assert first.obs.shape == env.spec.observation_space.shape
     assert first.action_mask is None
 
 
-def run(env, act, steps):
+def run(env: Any, act: Callable[[LaneStep], Any], steps: int) -> list[LaneStep]:
     """What one environment reports, step by step; `act` gives the action from the last."""
-    vector = VectorizedEnv(make(env), 1)
+    vector = VectorizedEnv(jax_env(env), 1)
     state, now = vector.reset(jax.random.key(0))
     step, seen = jax.jit(vector.step), [lanes(now)]
     for number in range(steps):
         state, now = step(jax.random.key(number), state, {ONE: jnp.asarray([act(seen[-1])])})
         seen.append(lanes(now))
-    return jax.device_get(seen)
+    found: list[LaneStep] = jax.device_get(seen)
+    return found
 
 
 @pytest.mark.slow
-def test_final_observations_are_those_of_jumanji_itself():
+def test_final_observations_are_those_of_jumanji_itself() -> None:
     """A snake that goes on to the right runs into the wall; Jumanji, stepped by hand, shows the same until there."""
     env = Snake()
     seen = run(env, lambda _: 1, 12)
@@ -302,28 +322,28 @@ def test_final_observations_are_those_of_jumanji_itself():
     assert not now.truncated
 
 
-def ends(seen):
+def ends(seen: list[LaneStep]) -> list[tuple[bool, bool]]:
     return [(bool(now.terminated[0]), bool(now.truncated[0])) for now in seen]
 
 
 @pytest.mark.slow
-def test_time_limits_are_ends_where_jumanji_gives_them_no_future():
+def test_time_limits_are_ends_where_jumanji_gives_them_no_future() -> None:
     snake = run(Snake(time_limit=3), lambda now: jnp.argmax(now.action_mask[0]), 3)
     assert ends(snake) == [(False, False)] * 3 + [(True, False)]
     assert snake[-1].final_obs["step_count"] == 3
     assert snake[-1].obs["step_count"] == 0
 
 
-class GoesOn(Wrapper):
+class GoesOn(Wrapper[Any, Any, Any]):
     """Ends with a discount that says that something could follow."""
 
-    def step(self, state, action):
+    def step(self, state: Any, action: Any) -> tuple[Any, Any]:
         state, moved = self._env.step(state, action)
         moved.discount = jnp.float32(0.5)
         return state, moved
 
 
-def test_ends_with_a_future_are_cuts():
+def test_ends_with_a_future_are_cuts() -> None:
     fake = FakeEnvironment(time_limit=2)
     still = jnp.zeros(fake.action_spec.shape)
     assert ends(run(fake, lambda _: still, 2)) == [(False, False)] * 2 + [(True, False)]
@@ -331,37 +351,37 @@ def test_ends_with_a_future_are_cuts():
 
 
 @pytest.mark.learning
-def test_foraging_is_cut_by_its_time_limit():
+def test_foraging_is_cut_by_its_time_limit() -> None:
     seen = run(MultiToSingleWrapper(LevelBasedForaging(time_limit=2)), lambda _: [0, 0], 2)
     assert ends(seen) == [(False, False)] * 2 + [(False, True)]
     assert seen[-1].action_mask.shape == (1, 12)
 
 
 @pytest.mark.parametrize("name", sorted(PER_AGENT))
-def test_rewards_per_agent_are_refused(name):
+def test_rewards_per_agent_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=rf"jumanji/{name} rewards each of its \d+ agents by itself"):
-        make(f"jumanji/{name}")
+        jax_env(f"jumanji/{name}")
     assert name not in names()
     with lenient():
-        summed = MultiToSingleWrapper(jumanji.make(name))
-    assert make(summed).spec.id == f"jumanji/{name[: name.index('-')]}"
+        summed = MultiToSingleWrapper(jumanji.registration.make(name))
+    assert jax_env(summed).spec.id == f"jumanji/{name[: name.index('-')]}"
 
 
 @pytest.mark.parametrize("wrapper", [AutoResetWrapper, VmapWrapper])
-def test_wrappers_that_reset_or_copy_are_refused(wrapper):
+def test_wrappers_that_reset_or_copy_are_refused(wrapper: Callable[[Any], Any]) -> None:
     with pytest.raises(UserError, match=f"without {wrapper.__name__}"):
-        make(wrapper(Maze()))
+        jax_env(wrapper(Maze()))
 
 
-def test_a_missing_environment_is_named():
+def test_a_missing_environment_is_named() -> None:
     with pytest.raises(UserError, match="did you mean jumanji/Maze-v0"):
-        make("jumanji/Maze-v1")
+        jax_env("jumanji/Maze-v1")
 
 
-def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch):
-    def fail(name):
+def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
         raise FileNotFoundError("no network")
 
     monkeypatch.setattr("jumanji.registration.make", fail)
     with pytest.raises(UserError, match="jumanji/Sokoban-v0 needs data that it downloads"):
-        make("jumanji/Sokoban-v0")
+        jax_env("jumanji/Sokoban-v0")

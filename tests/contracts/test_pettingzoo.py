@@ -1,5 +1,7 @@
 """The PettingZoo adapter: the contract of many agents, ends and masks by hand, both runners, faults, a run."""
 
+from __future__ import annotations
+
 import importlib.util
 import itertools
 import json
@@ -7,7 +9,10 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,11 +27,14 @@ import team_probes
 import zoo_probes
 from contracts.host import exchange, received, same
 from contracts.team import agents_of, check_contract, check_restoring, one_step, play
+from made import jax_env, pettingzoo_source
 from proximo import PPOTrainer, settings
 from proximo.config import AgentsConfig, EnvConfig
-from proximo.envs import FAMILIES, make
+from proximo.envs import FAMILIES
+from proximo.envs.api import HostEnv, Timestep
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import Groups
+from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.state import decode, encode
 from proximo.envs.host.workers import Workers
 from proximo.errors import EnvError, UserError
@@ -45,27 +53,27 @@ YES, NO = True, False
 
 
 @pytest.mark.parametrize("env", [SPREAD, TAG, RPS, TICTACTOE, Lifetimes, zoo_probes.Leaving, zoo_probes.Kinds])
-def test_contract(env):
+def test_contract(env: Any) -> None:
     config = EnvConfig(workers=0, max_steps_per_episode=7)
-    check_contract(make(env), config, steps=40, seeded=env in (SPREAD, TAG), turns=env == TICTACTOE)
+    check_contract(pettingzoo_source(env), config, steps=40, seeded=env in (SPREAD, TAG), turns=env == TICTACTOE)
 
 
 @pytest.mark.parametrize("env", [TAG, TICTACTOE, zoo_probes.Kinds])
-def test_the_same_bits_with_any_number_of_workers(env):
-    source = make(env).with_groups(AgentsConfig(critic="central"))
+def test_the_same_bits_with_any_number_of_workers(env: Any) -> None:
+    source = pettingzoo_source(env).with_groups(AgentsConfig(critic="central"))
     alone = play(source, EnvConfig(workers=0), steps=40)
     for workers in (1, 2):
         assert same(alone, play(source, EnvConfig(workers=workers), steps=40)), workers
 
 
 @pytest.mark.parametrize(("env", "workers"), [(TAG, 1), (RPS, 0), (TICTACTOE, 0), (zoo_probes.Leaving, 0)])
-def test_restoring(env, workers):
-    check_restoring(make(env), EnvConfig(workers=0), EnvConfig(workers=workers))
+def test_restoring(env: Any, workers: int) -> None:
+    check_restoring(pettingzoo_source(env), EnvConfig(workers=0), EnvConfig(workers=workers))
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 @pytest.mark.parametrize("wrong", [5, [], [True], ["a", "b", "c"], [np.zeros(2)] * 3])
-def test_a_state_of_something_else_is_refused(place, wrong):
+def test_a_state_of_something_else_is_refused(place: int, wrong: Any) -> None:
     env, _ = one_env(Lifetimes)
     outer = decode(env.get_states()[0])
     inner = decode(outer[0])
@@ -75,8 +83,8 @@ def test_a_state_of_something_else_is_refused(place, wrong):
     assert env.recv(0).groups["all"].alive.tolist() == [YES, YES, NO], "it was reset"
 
 
-def test_environments_are_seeded_one_by_one():
-    first, _ = play(make(Faulty), EnvConfig(workers=0), steps=1, seed=0)
+def test_environments_are_seeded_one_by_one() -> None:
+    first, _ = play(pettingzoo_source(Faulty), EnvConfig(workers=0), steps=1, seed=0)
     # lane = env * 2 + member: the two agents of an environment stand side by side.
     np.testing.assert_array_equal(first.groups["all"].obs[:, 0], [0, 0, 1, 1, 2, 2, 3, 3])
     expected = [np.float32(np.random.default_rng(10_000 + env).random()) for env in range(4)]
@@ -86,20 +94,20 @@ def test_environments_are_seeded_one_by_one():
 class Payday(Faulty):
     """Pays 100 for the environment's number, 10 for the agent's, and what it did."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.action = spaces.Discrete(4)
 
-    def step(self, actions):
+    def step(self, actions: dict[str, Any]) -> Moved:
         obs, _, *rest = super().step(actions)
         paid = {agent: 100.0 * self.number + 10 * i + actions[agent] for i, agent in enumerate(self.possible_agents)}
         return obs, paid, *rest
 
 
 @BOTH
-def test_each_lane_is_one_agent_of_one_environment(workers):
+def test_each_lane_is_one_agent_of_one_environment(workers: int) -> None:
     """Lanes 0 and 1 are of environment 0, and do 0 and 1; lanes 2 and 3 are of environment 1, and do 2 and 3."""
-    with make(Payday).open_envs(2, EnvConfig(workers=workers)) as pool:
+    with pettingzoo_source(Payday).open_envs(2, EnvConfig(workers=workers)) as pool:
         pool.reset(0)
         moved = one_step(pool, {"all": np.arange(4)})
         assert moved.groups["all"].reward.tolist() == [0, 11, 102, 113]
@@ -110,17 +118,18 @@ def test_each_lane_is_one_agent_of_one_environment(workers):
 class Optional(Faulty):
     """Shows the number that the options of its last reset had, and -1 where there were none."""
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.option = -1 if options is None else options["number"]
-        return super().reset(seed, options)
+        told: tuple[Any, dict[str, Any]] = super().reset(seed, options)
+        return told
 
-    def look(self):
+    def look(self) -> dict[str, Any]:
         return {agent: np.array([self.option, 0, 0], np.float32) for agent in self.agents}
 
 
 @BOTH
-def test_options_reach_every_reset(workers):
-    with make(Optional).open_envs(2, EnvConfig(workers=workers)) as pool:
+def test_options_reach_every_reset(workers: int) -> None:
+    with pettingzoo_source(Optional).open_envs(2, EnvConfig(workers=workers)) as pool:
         assert pool.reset(0).groups["all"].obs[:, 0].tolist() == [-1] * 4
         assert pool.reset(0, {"number": 5}).groups["all"].obs[:, 0].tolist() == [5] * 4
         for _ in range(6):  # beyond the end of an episode
@@ -135,34 +144,34 @@ def test_options_reach_every_reset(workers):
 class Seen:
     """What one environment reports: `seen.reward` and such of all its agents, group by group."""
 
-    def __init__(self, timestep, groups):
+    def __init__(self, timestep: Timestep, groups: Groups) -> None:
         self.timestep, self.all_groups = timestep, groups
         self.groups, self.over = timestep.groups, bool(timestep.reset[0])
         self.success, self.critic_state = timestep.success[0], timestep.critic_state
         self.final_critic_state = timestep.final_critic_state
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return agents_of(self.timestep, name, self.all_groups)[0]
 
 
-def steps_of(env, number, action=None):
+def steps_of(env: HostEnv, number: int, action: dict[str, Any] | None = None) -> list[Seen]:
     """What one environment reports, step by step."""
     groups = env.spec.groups
     action = action or {name: np.zeros(group.size, int) for name, group in groups.items()}
     return [Seen(one_step(env, action), groups) for _ in range(number)]
 
 
-def one_env(env, agents=None, **config):
-    source = make(env)
+def one_env(env: Any, agents: AgentsConfig | None = None, **config: Any) -> tuple[HostEnv, Seen]:
+    source = pettingzoo_source(env)
     pool = (source if agents is None else source.with_groups(agents)).open_envs(1, EnvConfig(workers=0, **config))
     return pool, Seen(jax.tree.map(np.copy, pool.reset(0)), pool.spec.groups)
 
 
-def members_of(groups: Groups):
+def members_of(groups: Groups) -> dict[str, tuple[str, ...]]:
     return {name: group.members for name, group in groups.items()}
 
 
-def test_agents_join_and_die():
+def test_agents_join_and_die() -> None:
     env, first = one_env(Lifetimes)
     assert members_of(env.spec.groups) == {"all": ("a_0", "a_1", "a_2")}
     assert first.alive.tolist() == first.present.tolist() == first.acts.tolist() == [YES, YES, NO]
@@ -186,7 +195,7 @@ def test_agents_join_and_die():
     assert [step.groups["all"].obs[:, 0].tolist() for step in seen] == shown
 
 
-def test_a_limit_cuts_those_who_are_left():
+def test_a_limit_cuts_those_who_are_left() -> None:
     env, _ = one_env(Lifetimes, max_steps_per_episode=4)
     last = steps_of(env, 4)[-1]
     assert last.over
@@ -197,7 +206,7 @@ def test_a_limit_cuts_those_who_are_left():
     assert last.alive.tolist() == [YES, YES, NO], "in the next episode"
 
 
-def test_whoever_leaves_is_cut_with_what_it_saw_last():
+def test_whoever_leaves_is_cut_with_what_it_saw_last() -> None:
     env, _ = one_env(zoo_probes.Leaving)
     seen = steps_of(env, 6)
     cut = {2: [YES, NO, NO], 4: [NO, NO, YES]}
@@ -214,31 +223,32 @@ def test_whoever_leaves_is_cut_with_what_it_saw_last():
 class Staying(Lifetimes):
     """Does not take those from its list who have died."""
 
-    def step(self, actions):
+    def step(self, actions: dict[str, Any]) -> Moved:
         report = super().step(actions)
         self.agents = [agent for agent in self.possible_agents if agent in actions or agent in self.agents]
         return report
 
 
-def test_whoever_has_died_is_gone_whatever_the_list_says():
+def test_whoever_has_died_is_gone_whatever_the_list_says() -> None:
     for one, other in zip(steps_of(one_env(Lifetimes)[0], 3), steps_of(one_env(Staying)[0], 3), strict=True):
         assert same(one.timestep, other.timestep)
 
 
-def test_groups_are_rearranged():
+def test_groups_are_rearranged() -> None:
     members = {"odd": ("a_1",), "even": ("a_2", "a_0")}
     env, _ = one_env(Lifetimes, AgentsConfig(members=members))
     assert env.spec.groups.agents == ("a_1", "a_2", "a_0")
     assert [step.reward.tolist() for step in steps_of(env, 3)] == [[10, 0, 0], [11, 0, 1], [12, 22, 2]]
 
 
-def test_success_is_what_all_say_who_say_something():
+def test_success_is_what_all_say_who_say_something() -> None:
     class Telling(Lifetimes):
-        said = ({}, {"is_success": True}, {"is_success": False})
+        said: tuple[dict[str, Any], ...] = ({}, {"is_success": True}, {"is_success": False})
 
-        def step(self, actions):
-            *report, _ = super().step(actions)
-            return *report, dict(zip(self.possible_agents, self.said, strict=True))
+        def step(self, actions: dict[str, Any]) -> Moved:
+            obs, reward, terminated, truncated, _ = super().step(actions)
+            infos = dict(zip(self.possible_agents, self.said, strict=True))
+            return obs, reward, terminated, truncated, infos
 
     assert steps_of(one_env(Telling, max_steps_per_episode=1)[0], 1)[0].success == 0
     Telling.said = ({}, {"is_success": True}, {"is_success": True})
@@ -255,12 +265,13 @@ ACTIONS = {
 }
 
 
-def test_masks_are_read_where_they_are_and_are_no_observation():
+def test_masks_are_read_where_they_are_and_are_no_observation() -> None:
     env, first = one_env(zoo_probes.Kinds)
     groups = env.spec.groups
     assert members_of(groups) == {"dog": ("dog",), "cat": ("cat",), "owl": ("owl",)}
     assert groups["dog"].observation_space == spaces.Box(1.0, 9.0, (2,))
-    assert list(groups["cat"].observation_space) == ["code"]
+    cat: Any = groups["cat"].observation_space
+    assert list(cat) == ["code"]
     assert env.notices == ["Left out of the observation, being text: ['cat']['word']."]
     assert {name: group.mask_shape for name, group in groups.items()} == {"dog": (3,), "cat": (4,), "owl": (2,)}
     assert {name: group.has_mask for name, group in groups.items()} == {"dog": YES, "cat": YES, "owl": NO}
@@ -276,14 +287,14 @@ def test_masks_are_read_where_they_are_and_are_no_observation():
     np.testing.assert_array_equal(moved.groups["owl"].obs[0], [[0.5]])
 
 
-def test_nothing_is_shown_as_something_that_can_be():
+def test_nothing_is_shown_as_something_that_can_be() -> None:
     """The cat's code starts at 5; a 0 would be no code at all."""
     env, first = one_env(zoo_probes.Kinds)
     assert first.groups["cat"].obs["code"].tolist() == [7]
     assert steps_of(env, 1, ACTIONS)[0].groups["cat"].obs["code"].tolist() == [5]
 
 
-def test_only_the_agent_on_turn_acts():
+def test_only_the_agent_on_turn_acts() -> None:
     """X has 0, 1 and 2 after five moves, O has 3 and 4."""
     env, first = one_env(TICTACTOE)
     assert first.groups["all"].action_mask.all()
@@ -311,9 +322,9 @@ def test_only_the_agent_on_turn_acts():
     assert last.groups["all"].action_mask.all()
 
 
-def test_what_the_loser_did_counts():
+def test_what_the_loser_did_counts() -> None:
     """It is not on turn when the game ends; a step in which nobody acted is one that failed."""
-    source = make(TICTACTOE)
+    source = pettingzoo_source(TICTACTOE)
     with source.open_envs(1, EnvConfig(workers=0)) as env:
         agents = make_agents(source.spec.groups, settings.build({}), None)
         runner = HostRunner(env, Learners(agents.policies), 5, actors(agents.groups))
@@ -325,7 +336,7 @@ def test_what_the_loser_did_counts():
         assert valid.tolist() == [[YES, NO], [NO, YES], [YES, NO], [NO, NO], [NO, NO]]
 
 
-def test_the_central_critic_sees_the_environments_state():
+def test_the_central_critic_sees_the_environments_state() -> None:
     env, first = one_env(SPREAD, AgentsConfig(critic="central"))
     for seen in (first, *steps_of(env, 2)):
         np.testing.assert_array_equal(seen.critic_state[0], seen.groups["all"].obs.reshape(-1))
@@ -340,13 +351,13 @@ def test_the_central_critic_sees_the_environments_state():
 
 
 @pytest.mark.slow
-def test_compiled_and_host_collection_give_the_same_rollout():
+def test_compiled_and_host_collection_give_the_same_rollout() -> None:
     """The same agents in JAX and in Python, the same policy, the same noise: the same record of those who are there."""
     assert (Lifetimes.JOINS, Lifetimes.ENDS) == (team_probes.Lifetimes.JOINS, team_probes.Lifetimes.ENDS)
     steps, num_envs = 11, 4
     small = dict(rollout_length=steps, num_envs=num_envs, minibatch_size=steps * num_envs, hidden_sizes=[8], workers=0)
     chosen = settings.build(settings.from_keywords(small | dict(max_steps_per_episode=4)))
-    compiled_env, source = make(team_probes.Lifetimes()), make(Lifetimes)
+    compiled_env, source = jax_env(team_probes.Lifetimes()), pettingzoo_source(Lifetimes)
     assert compiled_env.spec.groups == source.spec.groups
     agents = make_agents(source.spec.groups, chosen, None)
     behaviour, acting = Learners(agents.policies), actors(agents.groups)
@@ -355,7 +366,7 @@ def test_compiled_and_host_collection_give_the_same_rollout():
     state = runner.start(chosen.seed)
     inside = CompiledRunner(VectorizedEnv(compiled_env, num_envs, 4), behaviour)
     compiled_state = inside.start(jax.random.key(0))
-    step = jax.jit(lambda *given: collect(inside, acting, *given, None))
+    step = jax.jit(lambda state, noise, keys: collect(inside, acting, state, noise, keys, None))
     for number in range(2):
         key = jax.random.key(number)
         noise = draw_noise(agents.policies, key, num_envs, (steps,))
@@ -385,11 +396,11 @@ def test_compiled_and_host_collection_give_the_same_rollout():
 
 
 @pytest.fixture
-def pids(monkeypatch):
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes that a test starts."""
     started, start = [], Workers._start
 
-    def recorded(self, worker):
+    def recorded(self: Workers, worker: int) -> None:
         start(self, worker)
         started.append(self._processes[worker].pid)
 
@@ -397,11 +408,11 @@ def pids(monkeypatch):
     return started
 
 
-def pool_of(env, workers, **config):
-    return make(env).open_envs(4, EnvConfig(workers=workers, timeout=1.0, **config))
+def pool_of(env: Any, workers: int, **config: Any) -> AsyncEnvPool:
+    return pettingzoo_source(env).open_envs(4, EnvConfig(workers=workers, timeout=1.0, **config))
 
 
-def played(pool, steps):
+def played(pool: AsyncEnvPool, steps: int) -> Timestep:
     """Step all four environments, of two agents each; what the last step led to."""
     for _ in range(steps):
         exchange(pool, {"all": np.ones(8, int)})
@@ -409,15 +420,18 @@ def played(pool, steps):
     return moved
 
 
-def failure(pool, steps=8):
+def failure(pool: AsyncEnvPool, steps: int = 8) -> EnvError:
     with pool, pytest.raises(EnvError) as caught:
         pool.reset(0), played(pool, steps)
     return caught.value
 
 
-SPOILT = {
+SPOILT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "raises": (faulty.raises, "ValueError: the wheel came off"),
-    "nan obs": (changed(0, "right", np.float32([0, np.nan, 0])), "observation['right'] is nan at the index [1]"),
+    "nan obs": (
+        changed(0, "right", np.array([0, np.nan, 0], np.float32)),
+        "observation['right'] is nan at the index [1]",
+    ),
     "shape": (changed(0, "left", np.zeros(4)), "observation['left'] must have the shape (3,), not (4,)"),
     "no obs": (lacking(0, "right"), "the observation has no entry ['right']"),
     "obs alone": (
@@ -436,7 +450,7 @@ SPOILT = {
 
 @BOTH
 @pytest.mark.parametrize("name", SPOILT)
-def test_spoilt_step(workers, name):
+def test_spoilt_step(workers: int, name: str) -> None:
     fault, words = SPOILT[name]
     error = failure(pool_of(partial(Faulty, fault, number=2), workers))
     assert error.sentence.startswith("The environment faulty (number 2, at step 3 (step 3 of its episode)) failed: ")
@@ -449,25 +463,25 @@ def test_spoilt_step(workers, name):
         (lambda result: None, "reset must return two values (obs, info), not NoneType"),
         (faulty.Replaced(0, np.zeros(3)), "reset must return a dictionary by agent as observations, not ndarray"),
         (lacking(0, "left"), "the observation has no entry ['left']"),
-        (changed(0, "left", np.float32([0, 0, np.inf])), "observation['left'] is inf at the index [2]"),
+        (changed(0, "left", np.array([0, 0, np.inf], np.float32)), "observation['left'] is inf at the index [2]"),
     ],
 )
-def test_spoilt_reset(fault, words):
+def test_spoilt_reset(fault: Callable[[Any], Any], words: str) -> None:
     error = failure(pool_of(partial(Faulty, in_reset=fault, number=2, at=5), 0))
     assert error.sentence.startswith("The environment faulty (number 2, at a reset after 5 steps) failed: ")
     assert words in error.sentence
 
 
-def test_agents_that_nobody_knows_or_that_are_not_there():
+def test_agents_that_nobody_knows_or_that_are_not_there() -> None:
     class Crowded(Faulty):
-        def step(self, actions):
-            report = super().step(actions)
+        def step(self, actions: dict[str, Any]) -> Moved:
+            report: Moved = super().step(actions)
             self.agents = [*self.agents, "stranger"]
             return report
 
     class Empty(Faulty):
-        def reset(self, seed=None, options=None):
-            report = super().reset(seed, options)
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+            report: tuple[Any, dict[str, Any]] = super().reset(seed, options)
             self.agents = self.agents if seed == 0 else []
             return report
 
@@ -489,9 +503,9 @@ def test_agents_that_nobody_knows_or_that_are_not_there():
         ),
     ],
 )
-def test_spoilt_mask(change, words):
+def test_spoilt_mask(change: Callable[..., Any], words: str) -> None:
     class Spoilt(zoo_probes.Kinds):
-        def look(self):
+        def look(self) -> dict[str, Any]:
             seen = super().look()
             if self.now == 1:
                 change(seen)
@@ -503,7 +517,7 @@ def test_spoilt_mask(change, words):
 
 
 @BOTH
-def test_hang(workers):
+def test_hang(workers: int) -> None:
     started = time.monotonic()
     error = failure(pool_of(partial(Faulty, faulty.hangs, number=2), workers))
     assert time.monotonic() - started < 5
@@ -511,7 +525,7 @@ def test_hang(workers):
     assert "it did not answer within 1 s (env.timeout)" in error.sentence
 
 
-def test_killed_worker(pids):
+def test_killed_worker(pids: list[int]) -> None:
     pool = pool_of(Faulty, 2)
     with pool:
         pool.reset(0), played(pool, 2)
@@ -521,7 +535,7 @@ def test_killed_worker(pids):
 
 
 @BOTH
-def test_restart_voids_the_step_for_all(workers):
+def test_restart_voids_the_step_for_all(workers: int) -> None:
     with pool_of(partial(Faulty, faulty.raises, number=2), workers, on_error="restart") as pool:
         first = pool.reset(0)
         assert not first.reset.any()
@@ -533,22 +547,27 @@ def test_restart_voids_the_step_for_all(workers):
         assert not moved.terminated.any()
         assert timestep.reset.tolist() == [NO, NO, YES, NO]
         assert moved.reward.tolist() == [1, 1, 1, 1, 0, 0, 1, 1]
+        assert moved.alive is not None
         assert moved.alive.all(), "in the next episode, too"
         assert moved.reset_mask.tolist() == moved.truncated.tolist()
         np.testing.assert_array_equal(moved.obs[4:6], moved.final_obs[4:6])
         assert len(pool.notices) == 1
         again = played(pool, 1)
-        assert again.groups["all"].valid.all()
-        assert again.groups["all"].present.all()
+        after = again.groups["all"]
+        assert after.valid.all()
+        assert after.present is not None
+        assert after.present.all()
         assert not again.reset.any()
 
 
 @BOTH
-def test_restart_at_the_first_reset_loses_nothing(workers):
+def test_restart_at_the_first_reset_loses_nothing(workers: int) -> None:
     with pool_of(partial(Faulty, in_reset=faulty.raises, number=2, at=0), workers, on_error="restart") as pool:
         first = pool.reset(0)
         own = first.groups["all"]
         assert own.valid.all()
+        assert own.alive is not None
+        assert own.present is not None
         assert own.alive.all()
         assert own.present.all()
         assert not first.reset.any()
@@ -559,57 +578,57 @@ def test_restart_at_the_first_reset_loses_nothing(workers):
 # Ids, objects, factories.
 
 
-def test_names():
+def test_names() -> None:
     names = FAMILIES["pettingzoo"].ids()
     assert {SPREAD, TAG, RPS, TICTACTOE, "pettingzoo/sisl.pursuit_v5"} <= set(names)
     playable = importlib.util.find_spec("multi_agent_ale_py") is not None
     assert any(name.startswith("pettingzoo/atari") for name in names) == playable
 
 
-def aec():
+def aec() -> Any:
     return parallel_to_aec(Lifetimes())
 
 
-def test_objects_factories_and_classes():
+def test_objects_factories_and_classes() -> None:
     for env in (Lifetimes, Lifetimes(), lambda: Lifetimes(), aec, aec()):
-        source = make(env)
+        source = pettingzoo_source(env)
         assert source.spec.id == "lifetimes"
         assert source.spec.groups.agents == ("a_0", "a_1", "a_2")
-    game = make(lambda: pettingzoo.make("aec", "classic/connect_four_v3"))
+    game = pettingzoo_source(lambda: pettingzoo.make("aec", "classic/connect_four_v3"))
     assert game.spec.groups.agents == ("player_0", "player_1")
     assert game.spec.max_steps is None
-    assert make(SPREAD).spec.max_steps == 25
+    assert pettingzoo_source(SPREAD).spec.max_steps == 25
 
 
-def test_environments_of_an_object_are_copies():
+def test_environments_of_an_object_are_copies() -> None:
     given = Lifetimes()
     given.reset()
-    play(make(given), EnvConfig(workers=0), steps=3)
+    play(pettingzoo_source(given), EnvConfig(workers=0), steps=3)
     assert given.now == 0
 
 
 class Uncopyable(Lifetimes):
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> None:
         raise TypeError("a handle")
 
 
 class Texts(Lifetimes):
-    def observation_space(self, agent):
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
         return spaces.Text(3)
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset()
         return dict.fromkeys(self.agents, "no"), {}
 
 
 class Nameless(Lifetimes):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.possible_agents = []
 
 
 class Broken(Lifetimes):
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         raise ValueError("the wheel came off")
 
 
@@ -625,35 +644,35 @@ class Broken(Lifetimes):
         (Nameless, "possible_agents must name all agents"),
     ],
 )
-def test_what_is_no_environment(env, sentence):
+def test_what_is_no_environment(env: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        make(env)
+        pettingzoo_source(env)
 
 
-def test_an_environment_that_fails_at_once():
+def test_an_environment_that_fails_at_once() -> None:
     with pytest.raises(EnvError, match="The environment lifetimes cannot be reset: ValueError: the wheel came off"):
-        make(Broken)
+        pettingzoo_source(Broken)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("chess") is not None, reason="it is there")
-def test_a_missing_package_names_its_command():
+def test_a_missing_package_names_its_command() -> None:
     with pytest.raises(UserError, match=r'needs a package.*chess.*pip install "pettingzoo\[classic\]"'):
-        make("pettingzoo/classic.chess_v6")
+        pettingzoo_source("pettingzoo/classic.chess_v6")
 
 
-def test_a_missing_extra_names_its_command(monkeypatch):
+def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "mpe2" else found(name, *rest))
     with pytest.raises(UserError, match=r'pip install "proximo\[pettingzoo\]"'):
-        make(SPREAD)
+        pettingzoo_source(SPREAD)
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "pettingzoo" else found(name, *rest)
     )
     with pytest.raises(UserError, match=r'need the package pettingzoo; pip install "proximo\[pettingzoo\]"'):
-        make(SPREAD)
+        pettingzoo_source(SPREAD)
 
 
-def test_jax_stays_out_of_worker_processes():
+def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
@@ -665,14 +684,18 @@ def test_jax_stays_out_of_worker_processes():
 # A run.
 
 
-def trainer(path, env=SPREAD, **keywords):
-    small = dict(num_envs=4, rollout_length=25, minibatch_size=50, epochs_per_update=2, hidden_sizes=[16], workers=0)
-    rest = dict(eval_frequency=2, eval_episodes=4, total_timesteps=400, console=probes.Notes(), preset=False)
+def trainer(path: Path, env: Any = SPREAD, **keywords: Any) -> PPOTrainer:
+    small: dict[str, Any] = dict(
+        num_envs=4, rollout_length=25, minibatch_size=50, epochs_per_update=2, hidden_sizes=[16], workers=0
+    )
+    rest: dict[str, Any] = dict(
+        eval_frequency=2, eval_episodes=4, total_timesteps=400, console=probes.Notes(), preset=False
+    )
     return PPOTrainer(env, out=path, **(small | rest | keywords))
 
 
 @pytest.mark.slow
-def test_a_run_is_kept_and_goes_on_with_the_same_bits(tmp_path):
+def test_a_run_is_kept_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole").train()
     stop = lambda metrics: os.kill(os.getpid(), signal.SIGINT) if metrics["update"] == 3 else None  # noqa: E731
     stopped = trainer(tmp_path / "run").train(callback=probes.EachUpdate(stop))
@@ -685,13 +708,13 @@ def test_a_run_is_kept_and_goes_on_with_the_same_bits(tmp_path):
     assert np.mean(each) == pytest.approx(result["final_eval"]["return_mean"])
     one, other = (TeamAgent.load(tmp_path / name / "models") for name in ("whole", "run"))
     assert same(one.params, other.params)
-    env = make(SPREAD).factory()
+    env = pettingzoo_source(SPREAD).factory()
     obs, _ = env.reset(seed=0)
     assert all(env.action_space(agent).contains(action) for agent, action in one.act(obs).items())
 
 
 @pytest.mark.slow
-def test_a_game_with_turns_is_learned_from(tmp_path):
+def test_a_game_with_turns_is_learned_from(tmp_path: Path) -> None:
     result = trainer(tmp_path / "run", TICTACTOE, total_timesteps=200, num_envs=2, minibatch_size=50).train()
     assert result["episodes"] > 10
     final = result["final_eval"]
@@ -700,8 +723,8 @@ def test_a_game_with_turns_is_learned_from(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [SPREAD, TICTACTOE])
-def test_an_episode_is_filmed(env):
-    source = make(env)
+def test_an_episode_is_filmed(env: Any) -> None:
+    source = pettingzoo_source(env)
     agents = make_agents(source.spec.groups, settings.build({}), None)
     frames, fps = episode_frames(source, agents, EnvConfig(), seed=0)
     pictures = list(frames)

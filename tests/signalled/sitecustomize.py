@@ -6,20 +6,24 @@ signal to a run, at a given moment of it.
     SIGNALLED_MAIN   the process that the target is counted from, set here by the first one
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
-PHASE, NUMBER, TARGET = os.environ["SIGNALLED"].split()
-NUMBER = signal.Signals[f"SIG{NUMBER}"]
+PHASE, NAME, TARGET = os.environ["SIGNALLED"].split()
+NUMBER = signal.Signals[f"SIG{NAME}"]
 MAIN = int(os.environ.setdefault("SIGNALLED_MAIN", str(os.getpid())))
 
 
-def family():
+def family() -> Iterator[int]:
     """All processes of this run."""
     mark = f"SIGNALLED_MARK={os.environ['SIGNALLED_MARK']}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
@@ -30,7 +34,7 @@ def family():
             continue
 
 
-def fire():
+def fire() -> None:
     """Send the signal, unless that was done; and wait until this process knows of it, if it ever will."""
     try:
         os.close(os.open(os.environ["SIGNALLED_MARK"], os.O_CREAT | os.O_EXCL))
@@ -52,23 +56,23 @@ def fire():
         time.sleep(0.01)
 
 
-def first(call):
+def first(call: Callable[..., Any]) -> Callable[..., Any]:
     """`call`, after the signal."""
 
     @wraps(call)
-    def fired(*args, **keywords):
+    def fired(*args: Any, **keywords: Any) -> Any:
         fire()
         return call(*args, **keywords)
 
     return fired
 
 
-def at(number, call):
+def at(number: int, call: Callable[..., Any]) -> Callable[..., Any]:
     """`call`, with the signal before its call `number`."""
     calls = []
 
     @wraps(call)
-    def counted(*args, **keywords):
+    def counted(*args: Any, **keywords: Any) -> Any:
         calls.append(1)
         if len(calls) == number:
             fire()
@@ -77,18 +81,18 @@ def at(number, call):
     return counted
 
 
-def within(evaluate):
+def within(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     """An evaluation in which the signal comes when it first looks whether it is to stop."""
 
     @wraps(evaluate)
-    def stopped_within(self, *args):
+    def stopped_within(self: Any, *args: Any) -> Any:
         *rest, stop = args
         return evaluate(self, *rest, first(stop))
 
     return stopped_within
 
 
-def patch_trainer(module):
+def patch_trainer(module: Any) -> None:
     if PHASE == "start":
         module.PPOTrainer.__init__ = first(module.PPOTrainer.__init__)
 
@@ -111,10 +115,10 @@ def patch_finish(module):
         module.draw_pictures = first(module.draw_pictures)
 
 
-def patch_program(kind, learn):
+def patch_program(kind: str, learn: str) -> Callable[[Any], None]:
     """`learn`: what holds the compiled update."""
 
-    def patch(module):
+    def patch(module: Any) -> None:
         program = getattr(module, kind)
         compile = program.compile
         if PHASE == "compile":
@@ -123,7 +127,7 @@ def patch_program(kind, learn):
             program.run = at(2, program.run)
         if PHASE == "update":
 
-            def compile_and_patch(self, state):
+            def compile_and_patch(self: Any, state: Any) -> None:
                 compile(self, state)
                 call = getattr(self, learn)
                 if not hasattr(call, "__wrapped__"):
@@ -134,26 +138,26 @@ def patch_program(kind, learn):
     return patch
 
 
-def patch_pool(module):
+def patch_pool(module: Any) -> None:
     if PHASE == "rollout":
         module.AsyncEnvPool.send = at(40, module.AsyncEnvPool.send)  # in the second rollout
 
 
-def patch_workers(module):
+def patch_workers(module: Any) -> None:
     if PHASE == "environments":
         module.Workers._start = at(2, module.Workers._start)
 
 
-def patch_files(module):
+def patch_files(module: Any) -> None:
     replace = os.replace
 
-    def replaced(source, target):
+    def replaced(source: Any, target: Any, **keywords: Any) -> None:
         if Path(target).parent.name == "checkpoints" and "000000000000" not in str(target):
             fire()
-        return replace(source, target)
+        replace(source, target, **keywords)
 
     if PHASE == "checkpoint":
-        os.replace = replaced
+        os.replace = replaced  # type: ignore[assignment]
 
 
 PATCHES = {
@@ -171,12 +175,12 @@ PATCHES = {
 class Patching:
     """Patches modules as they are imported."""
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name not in PATCHES:
             return None
         sys.meta_path.remove(self)
         try:
-            spec = importlib.util.find_spec(name)
+            spec: Any = importlib.util.find_spec(name)
         finally:
             sys.meta_path.insert(0, self)
         execute = spec.loader.exec_module
