@@ -1,9 +1,7 @@
 """Critics that see more than their actors: `critic_state`, of an environment with one agent. And teams of one."""
 
 import json
-import os
-import subprocess
-import sys
+from collections import OrderedDict
 
 import gymnasium
 import jax
@@ -13,7 +11,9 @@ import pytest
 from gymnasium import spaces
 
 import probes
+import proximo.compile
 from proximo import PPOAgent, PPOTrainer, evaluate_agent
+from proximo.compile import CPU_OPTIONS, EMITTERS
 from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
 from proximo.errors import EnvError, UserError
 from proximo.policy.networks import Network
@@ -237,11 +237,13 @@ class Alone:
         return TeamTransition(**each, alive={"agent": ~ended})
 
 
-def train_both(path, given):
-    """`Drift` by one agent and by a team of one, in two folders below `path`."""
-    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
-    for name, env in (("one", Drift()), ("team", Alone())):
-        PPOTrainer(env, out=f"{path}/{name}", **given).train()
+@pytest.fixture
+def compiled_as_in_runs(monkeypatch):
+    """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
+    advantages of agents that may be absent are made in one."""
+    monkeypatch.setattr(proximo.compile, "_kept", OrderedDict())
+    monkeypatch.setattr(proximo.compile, "CPU_OPTIONS", CPU_OPTIONS | EMITTERS)
+    monkeypatch.setenv("XLA_FLAGS", "")
 
 
 @pytest.mark.slow
@@ -253,13 +255,12 @@ def train_both(path, given):
     ],
     ids=["normalized", "memory"],
 )
+@pytest.mark.usefixtures("compiled_as_in_runs")
 def test_one_agent_and_a_team_of_one_train_to_the_same_bits(given, tmp_path):
-    """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
-    advantages of agents that may be absent are made in one."""
-    code = f"import test_privileged; test_privileged.train_both({str(tmp_path)!r}, {given!r})"
-    env = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
     paths = [tmp_path / "one", tmp_path / "team"]
+    for path, env in zip(paths, (Drift(), Alone()), strict=True):
+        PPOTrainer(env, out=path, **given).train()
     for alone, among in zip(*map(rows, paths), strict=True):
         assert alone == {name: among[name] for name in alone}
     for file in ("final_actor.safetensors", "final_critic.safetensors"):
