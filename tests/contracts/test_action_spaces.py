@@ -153,13 +153,6 @@ PLAIN = dict(deadline=None, derandomize=True, database=None)
 
 
 @pytest.mark.slow
-@settings(max_examples=30, **PLAIN)
-@given(SPACES, SEEDS)
-def test_actions_are_members_of_some_spaces(space, seed):
-    check_members(space, seed, scale=1e3)
-
-
-@pytest.mark.slow
 @settings(max_examples=300, **PLAIN)
 @given(SPACES, SEEDS, SCALES)
 def test_actions_are_members_of_the_space(space, seed, scale):
