@@ -1,6 +1,9 @@
 """Tests run with what production code must not rely on switched off, and with shapes checked."""
 
+import ctypes
+import gc
 import os
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -43,6 +46,11 @@ install_import_hook(
     "beartype.beartype",
 )
 
+import proximo.compile  # noqa: E402
+
+MUCH_MEMORY = 1.3 * 2**30
+MEMORY = []
+
 
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
@@ -51,8 +59,44 @@ def no_pictures(request, monkeypatch):
         monkeypatch.setattr("proximo.train.trainer.illustrate", lambda *_: [])
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Between modules, forget what was compiled once it takes much memory: even a single addition, compiled, takes
+    nearly 2 MB, and a process of tests compiles thousands. What is needed again is read from the files on disk."""
+    if (nextitem is not None and nextitem.path == item.path) or memory_in_use() < MUCH_MEMORY:
+        return
+    proximo.compile._kept.clear()
+    jax.clear_caches()
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def memory_in_use():
+    """Bytes of this process that are in memory; 0 where the system does not say so in a file."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Of the processes that `-n` starts: what each took at most."""
+    MEMORY.append(getattr(node, "workeroutput", {}).get("memory", 0.0))
+
+
 def pytest_terminal_summary(terminalreporter):
-    """`make test-faults` counts what it tried."""
+    """The memory that the processes of the tests took, and what `make test-faults` tried."""
+    if MEMORY:
+        terminalreporter.write_line(
+            f"memory: {', '.join(f'{peak:.1f}' for peak in MEMORY)} GiB at most in each process"
+        )
     counts = {}
     for report in (report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])):
         if "faults" in report.keywords and (report.when == "call" or report.failed):
