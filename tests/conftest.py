@@ -4,8 +4,10 @@ import ctypes
 import gc
 import os
 import resource
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it is tested
@@ -46,7 +48,9 @@ install_import_hook(
     "beartype.beartype",
 )
 
+import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
+import proximo.run_dir.files  # noqa: E402
 
 MUCH_MEMORY = 1.3 * 2**30
 MEMORY = []
@@ -57,6 +61,34 @@ def no_pictures(request, monkeypatch):
     """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
     if "pictures" not in request.keywords:
         monkeypatch.setattr("proximo.train.trainer.illustrate", lambda *_: [])
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(name="proximo")
+def command(monkeypatch, capsys):
+    """A command of Proximo's in this process, in the folder `cwd`. A process of its own takes seconds to begin."""
+
+    def call(*args, cwd=None):
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+            monkeypatch.setattr(proximo.run_dir.files, "START", cwd)
+        monkeypatch.setattr(sys, "argv", ["proximo", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            proximo.cli.main()
+        return Done(ended.value.code or 0, *capsys.readouterr())
+
+    # What sees to the end of a process would see to the end of the tests.
+    monkeypatch.setattr(proximo.cli, "end_with_signals", lambda: None)
+    monkeypatch.setattr(proximo.cli, "end_without_threads", lambda code: None)
+    return call
 
 
 @pytest.hookimpl(trylast=True)

@@ -19,14 +19,15 @@ SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "
 SMALL += ["--set", "ppo.epochs_per_update=2", "--set", "eval.episodes=2", "--set", "eval.frequency=0", "--no-preset"]
 
 
-def proximo(*args, cwd=None):
+def command(*args, cwd=None):
+    """In a process of its own."""
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "run"
-    done = proximo(
+    done = command(
         "train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL, cwd=path.parent
     )
     return done, path
@@ -47,7 +48,7 @@ def test_train(run):
 def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
     """A second process, from the configuration that the first one wrote."""
     _, path = run
-    again = proximo("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
+    again = command("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
     def timeless(folder):
@@ -58,7 +59,7 @@ def test_the_same_seed_twice_gives_the_same_rows(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_verbose_block(tmp_path):
+def test_verbose_block(tmp_path, proximo):
     done = proximo("train", "gymnax/CartPole-v1", "--steps", "64", "--out", tmp_path / "run", "--verbose", *SMALL)
     assert done.returncode == 0, done.stderr
     block = done.stdout[done.stdout.index("=====") : done.stdout.rindex("=====")]
@@ -80,7 +81,6 @@ def test_verbose_block(tmp_path):
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -100,7 +100,6 @@ def test_verbose_block(tmp_path):
             "--no-preset cannot be used together",
         ),
         (["experiment", "gymnax/CartPole-v1", "--preset", "document"], "no preset document; did you mean documents?"),
-        (["envs", "nothing-like-it"], "No installed environment"),
         (["settings", "nothing-like-it"], "No setting mentions"),
         (["resume", "nowhere"], "There is no run nowhere"),
         (["resume", "nowhere", "--steps", "0"], "--steps must be at least 1, not"),
@@ -108,12 +107,20 @@ def test_verbose_block(tmp_path):
         (["evaluate", "nowhere"], "There is no run nowhere"),
     ],
 )
-def test_mistakes_end_in_a_sentence(args, sentence, tmp_path):
+def test_mistakes_end_in_a_sentence(args, sentence, tmp_path, proximo):
     done = proximo(*args, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir()), "a mistake must leave no run behind"
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_the_process(tmp_path):
+    done = command("envs", "nothing-like-it", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No installed environment has 'nothing-like-it'" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
@@ -136,14 +143,14 @@ def test_interrupts_save_and_exit(number, code, tmp_path):
     assert (path / "models" / "final_actor.safetensors").exists()
     if number == signal.SIGTERM:
         return  # once is enough
-    done = proximo("resume", path, "--steps", "1_000")
+    done = command("resume", path, "--steps", "1_000")
     assert done.returncode == 0, done.stderr
     assert f"Resumed after {result['total_steps']:,} steps." in done.stdout
     assert json.loads((path / "result.json").read_text())["total_steps"] >= result["total_steps"] + 1000
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_a_folder_that_cannot_be_written(tmp_path, proximo):
     (tmp_path / "file").write_text("")
     done = proximo("train", "gymnax/CartPole-v1", "--out", tmp_path / "file" / "run", *SMALL)
     assert done.returncode == 2
@@ -152,11 +159,11 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 @pytest.mark.slow
 def test_envs():
-    done = proximo("envs", "pole")
+    done = command("envs", "pole")
     assert done.returncode == 0
     assert "gymnax/CartPole-v1" in done.stdout
     assert "gymnax/Acrobot-v1" not in done.stdout
-    assert "gymnax/Acrobot-v1" in proximo("envs").stdout
+    assert "gymnax/Acrobot-v1" in command("envs").stdout
 
 
 def test_envs_names_what_is_missing(monkeypatch, capsys):
@@ -168,15 +175,15 @@ def test_envs_names_what_is_missing(monkeypatch, capsys):
     assert "gymnax/CartPole-v1" in printed
 
 
-def test_settings():
+def test_settings(proximo):
     done = proximo("settings", "clip")
     assert done.returncode == 0
     assert "ppo.clip_epsilon" in done.stdout
     assert "0.2" in done.stdout
 
 
-def test_version_and_help():
-    assert proximo("--version").stdout.strip() == f"proximo {__version__}"
+def test_version_and_help(proximo):
+    assert command("--version").stdout.strip() == f"proximo {__version__}"
     assert "train" in proximo("--help").stdout
     shown = proximo("train", "--help").stdout
     for word in ("--steps", "--seed", "--out", "--config", "--set", "--quiet", "--verbose", "Examples"):

@@ -792,11 +792,6 @@ def test_resuming_with_forged_environments_runs_nothing(whole, tmp_path, monkeyp
 # The command line.
 
 
-def proximo(*args):
-    code = "from proximo.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
-
-
 def spoil(path):
     data = path.read_bytes()
     path.write_bytes(flipped(data, len(data) - 3, 2))
@@ -809,7 +804,7 @@ def assert_one_sentence(done):
     assert "checksum is wrong" in done.stderr
 
 
-def test_commands_say_what_is_damaged(whole, tmp_path):
+def test_commands_say_what_is_damaged(whole, tmp_path, proximo):
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(run / "models" / "final_actor.safetensors")
     assert_one_sentence(proximo("evaluate", run))
@@ -822,7 +817,7 @@ def test_commands_say_what_is_damaged(whole, tmp_path):
     assert all(path.read_bytes() == data for path, data in before.items() if path.parent.name != "checkpoints")
 
 
-def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path):
+def test_resume_goes_on_from_the_checkpoint_before(whole, tmp_path, proximo):
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(checkpoint.newest(run))
     done = proximo("resume", run)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import PPOTrainer, cli
+from proximo import PPOTrainer
 from proximo.errors import UserError
 from proximo.rollout import evaluate
 from proximo.run_dir.read import default_policy, find_run
@@ -27,20 +27,6 @@ def run(tmp_path_factory):
     trainer = PPOTrainer("CartPole-v1", out=path, preset=False, eval_episodes=4, workers=0, seed=3, **SMALL)
     trainer.train()
     return path
-
-
-@pytest.fixture
-def proximo(monkeypatch, capsys):
-    """The command, in this process: its exit code, standard output and standard error."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["proximo", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return call
 
 
 @pytest.mark.slow
