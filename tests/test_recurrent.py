@@ -23,6 +23,9 @@ from proximo.ppo.update import training_samples
 
 BOX, FOUR = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4)
 
+MEMORIES_AND_TORSOS = pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
+"""Each once; `test_matrix.py` crosses them."""
+
 
 def policy_with(memory="gru", **network):
     return Policy(
@@ -179,8 +182,7 @@ def by_steps(policy, params, carry, obs, episode_start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-@pytest.mark.parametrize("torso", ["separate", "shared"])
+@MEMORIES_AND_TORSOS
 def test_a_sequence_at_once_is_one_step_after_the_other(memory, torso):
     policy = policy_with(memory, torso=torso)
     params = policy.init(jax.random.key(0))
@@ -245,7 +247,7 @@ def collected(trainer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
+@MEMORIES_AND_TORSOS
 def test_the_rollout_is_seen_again_as_it_was_acted_on(memory, torso):
     """The actions follow from the same noise and what is computed afterwards, through ends of episodes."""
     trainer = PPOTrainer(probes.LongRecall(), memory=memory, torso=torso, **SMALL)
@@ -389,8 +391,7 @@ def test_an_agent_remembers_from_call_to_call_until_it_is_reset():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-@pytest.mark.parametrize("torso", ["separate", "shared"])
+@MEMORIES_AND_TORSOS
 def test_saved_agents_remember_alike(tmp_path, memory, torso):
     config = settings.build({"network.memory": memory, "network.memory_size": 8, "network.torso": torso})
     agent = PPOAgent(BOX, FOUR, config)
