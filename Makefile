@@ -25,7 +25,7 @@ train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 A
 	$(BIN)/proximo train $(ENV) $(ARGS)
 
 test: lint  ## Lint, type check and every test but the long learning ones
-	$(PYTEST) -n 2 --dist worksteal -m "not learning and not faults"
+	$(PYTEST) -n 2 --dist worksteal --durations=10 -m "not learning and not faults"
 
 test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow and not faults"

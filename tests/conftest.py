@@ -1,8 +1,13 @@
 """Tests run with what production code must not rely on switched off, and with shapes checked."""
 
+import ctypes
+import gc
 import os
+import resource
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it is tested
@@ -43,6 +48,13 @@ install_import_hook(
     "beartype.beartype",
 )
 
+import proximo.cli  # noqa: E402
+import proximo.compile  # noqa: E402
+import proximo.run_dir.files  # noqa: E402
+
+MUCH_MEMORY = 1.3 * 2**30
+MEMORY = []
+
 
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
@@ -51,8 +63,72 @@ def no_pictures(request, monkeypatch):
         monkeypatch.setattr("proximo.train.finish.write_plots", lambda *_: [])
 
 
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(name="proximo")
+def command(monkeypatch, capsys):
+    """A command of Proximo's in this process, in the folder `cwd`. A process of its own takes seconds to begin."""
+
+    def call(*args, cwd=None):
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+            monkeypatch.setattr(proximo.run_dir.files, "START", cwd)
+        monkeypatch.setattr(sys, "argv", ["proximo", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            proximo.cli.main()
+        return Done(ended.value.code or 0, *capsys.readouterr())
+
+    # What sees to the end of a process would see to the end of the tests.
+    monkeypatch.setattr(proximo.cli, "end_with_signals", lambda: None)
+    monkeypatch.setattr(proximo.cli, "end_without_threads", lambda code: None)
+    return call
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Between modules, forget what was compiled once it takes much memory: even a single addition, compiled, takes
+    nearly 2 MB, and a process of tests compiles thousands. What is needed again is read from the files on disk."""
+    if (nextitem is not None and nextitem.path == item.path) or memory_in_use() < MUCH_MEMORY:
+        return
+    proximo.compile._kept.clear()
+    jax.clear_caches()
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def memory_in_use():
+    """Bytes of this process that are in memory; 0 where the system does not say so in a file."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Of the processes that `-n` starts: what each took at most."""
+    MEMORY.append(getattr(node, "workeroutput", {}).get("memory", 0.0))
+
+
 def pytest_terminal_summary(terminalreporter):
-    """`make test-faults` counts what it tried."""
+    """The memory that the processes of the tests took, and what `make test-faults` tried."""
+    if MEMORY:
+        terminalreporter.write_line(
+            f"memory: {', '.join(f'{peak:.1f}' for peak in MEMORY)} GiB at most in each process"
+        )
     counts = {}
     for report in (report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])):
         if "faults" in report.keywords and (report.when == "call" or report.failed):

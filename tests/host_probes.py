@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from probes import Alike
 from proximo.envs.api import EnvSpec, Transition
 
 START, LIMIT, WALL = 0.25, 7, 2.0
@@ -39,7 +40,7 @@ class Walk(gymnasium.Env[Any, Any]):
         return np.array([self.x, self.clock], np.float32), {"action_mask": allowed}
 
 
-class CompiledWalk:
+class CompiledWalk(metaclass=Alike):
     """`Walk` as a `JaxEnv`."""
 
     spec = EnvSpec("Walk", Walk.observation_space, Walk.action_space)

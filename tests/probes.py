@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from proximo.display.console import Console
 from proximo.envs.api import EnvSpec, Transition
+from proximo.envs.keys import Stated
 
 UNIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
 PLAIN: dict[str, Any] = dict(
@@ -25,7 +26,17 @@ PLAIN: dict[str, Any] = dict(
 """The documents' values, for tests whose numbers or seeds were found with these."""
 
 
-class Probe:
+class Alike(type):
+    """Of classes whose objects state a key, as Proximo's own environments do: those that are made alike, and stay as
+    they are, share what was compiled for one of them."""
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        env = super().__call__(*given, **named)
+        env.stated = Stated(env, *given, *sorted(named.items()))
+        return env
+
+
+class Probe(metaclass=Alike):
     """One observation entry, two actions; a subclass says what a step does. The state is (clock, cue)."""
 
     name = "probe"

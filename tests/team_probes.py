@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from probes import Alike
 from proximo.envs import JaxTeamEnv, Roster, TeamTransition
 
 
@@ -18,7 +19,7 @@ def each(agents: Iterable[str], value: Any) -> dict[str, Any]:
     return dict.fromkeys(agents, value)
 
 
-class TwoKinds:
+class TwoKinds(metaclass=Alike):
     """Two sorters see a bit and must name it; two aimers see a number and must give it back. One step an episode."""
 
     id = "two-kinds"
@@ -60,7 +61,7 @@ class TwoKinds:
         )
 
 
-class Lifetimes:
+class Lifetimes(metaclass=Alike):
     """Agents that join and die at fixed times, and are paid by the clock: agent i lives from step JOINS[i] to ENDS[i],
     and gets 10 i + t at step t. The episode is over when nobody is left, after 6 steps."""
 
@@ -94,7 +95,7 @@ class Lifetimes:
 assert all(isinstance(kind(), JaxTeamEnv) for kind in (TwoKinds, Lifetimes))
 
 
-class Weather:
+class Weather(metaclass=Alike):
     """Two agents see a sign each and must answer it; both get 10 or -10 by the weather, which only the state shows, and
     0.02 for each right answer. For a critic that does not see the weather the answers drown in its noise. One step an
     episode."""
@@ -132,7 +133,7 @@ class Weather:
         )
 
 
-class RockPaperScissors:
+class RockPaperScissors(metaclass=Alike):
     """Two players show rock, paper or scissors, once an episode."""
 
     id = "rock-paper-scissors"
@@ -175,7 +176,7 @@ class Ghosts(Lifetimes):
         return replace(report, obs={a: jnp.where(report.alive[a], report.obs[a], fill) for a in self.roster.agents})
 
 
-class Rotation:
+class Rotation(metaclass=Alike):
     """Three players in turn, one a step; in step t of a game, whoever's turn it is, player i is paid 10 i + t, and all
     see t. A game has `moves` moves."""
 
@@ -207,7 +208,7 @@ class Rotation:
         )
 
 
-class Clocks:
+class Clocks(metaclass=Alike):
     """Agents that join and die as in `Lifetimes`, and are paid 1 for naming the number of steps that they have been
     there. Only memory knows it, and only memory that was empty when they joined. All see 7, those who are not there
     too. It is drawn as a picture of what all were paid."""

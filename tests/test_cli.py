@@ -23,14 +23,15 @@ SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "
 SMALL += ["--set", "ppo.epochs_per_update=2", "--set", "eval.episodes=2", "--set", "eval.frequency=0", "--no-preset"]
 
 
-def proximo(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     path = tmp_path_factory.mktemp("cli") / "run"
-    done = proximo(
+    done = command(
         "train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL, cwd=path.parent
     )
     return done, path
@@ -51,7 +52,7 @@ def test_train(run: tuple[Any, Any]) -> None:
 def test_the_same_seed_twice_gives_the_same_rows(run: tuple[Any, Any], tmp_path: Path) -> None:
     """A second process, from the configuration that the first one wrote."""
     _, path = run
-    again = proximo("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
+    again = command("train", "--config", path / "config.yaml", "--out", tmp_path / "again", "--quiet", cwd=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
     def timeless(folder: Path) -> list[dict[str, Any]]:
@@ -62,7 +63,7 @@ def test_the_same_seed_twice_gives_the_same_rows(run: tuple[Any, Any], tmp_path:
 
 
 @pytest.mark.slow
-def test_verbose_block(tmp_path: Path) -> None:
+def test_verbose_block(tmp_path: Path, proximo: Callable[..., Any]) -> None:
     done = proximo("train", "gymnax/CartPole-v1", "--steps", "64", "--out", tmp_path / "run", "--verbose", *SMALL)
     assert done.returncode == 0, done.stderr
     block = done.stdout[done.stdout.index("=====") : done.stdout.rindex("=====")]
@@ -84,7 +85,6 @@ def test_verbose_block(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -104,7 +104,6 @@ def test_verbose_block(tmp_path: Path) -> None:
             "--no-preset cannot be used together",
         ),
         (["experiment", "gymnax/CartPole-v1", "--preset", "document"], "no preset document; did you mean documents?"),
-        (["envs", "nothing-like-it"], "No installed environment"),
         (["settings", "nothing-like-it"], "No setting mentions"),
         (["resume", "nowhere"], "There is no run nowhere"),
         (["resume", "nowhere", "--steps", "0"], "--steps must be at least 1, not"),
@@ -112,12 +111,22 @@ def test_verbose_block(tmp_path: Path) -> None:
         (["evaluate", "nowhere"], "There is no run nowhere"),
     ],
 )
-def test_mistakes_end_in_a_sentence(args: list[str], sentence: str, tmp_path: Path) -> None:
+def test_mistakes_end_in_a_sentence(
+    args: list[str], sentence: str, tmp_path: Path, proximo: Callable[..., Any]
+) -> None:
     done = proximo(*args, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir()), "a mistake must leave no run behind"
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_the_process(tmp_path):
+    done = command("envs", "nothing-like-it", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No installed environment has 'nothing-like-it'" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
@@ -140,14 +149,14 @@ def test_interrupts_save_and_exit(number: int, code: int, tmp_path: Path) -> Non
     assert (path / "models" / "final_actor.safetensors").exists()
     if number == signal.SIGTERM:
         return  # once is enough
-    done = proximo("resume", path, "--steps", "1_000")
+    done = command("resume", path, "--steps", "1_000")
     assert done.returncode == 0, done.stderr
     assert f"Resumed after {result['total_steps']:,} steps." in done.stdout
     assert json.loads((path / "result.json").read_text())["total_steps"] >= result["total_steps"] + 1000
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path, proximo: Callable[..., Any]) -> None:
     (tmp_path / "file").write_text("")
     done = proximo("train", "gymnax/CartPole-v1", "--out", tmp_path / "file" / "run", *SMALL)
     assert done.returncode == 2
@@ -156,11 +165,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_envs() -> None:
-    done = proximo("envs", "pole")
+    done = command("envs", "pole")
     assert done.returncode == 0
     assert "gymnax/CartPole-v1" in done.stdout
     assert "gymnax/Acrobot-v1" not in done.stdout
-    assert "gymnax/Acrobot-v1" in proximo("envs").stdout
+    assert "gymnax/Acrobot-v1" in command("envs").stdout
 
 
 def test_envs_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,15 +181,15 @@ def test_envs_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "gymnax/CartPole-v1" in printed
 
 
-def test_settings() -> None:
+def test_settings(proximo: Callable[..., Any]) -> None:
     done = proximo("settings", "clip")
     assert done.returncode == 0
     assert "ppo.clip_epsilon" in done.stdout
     assert "0.2" in done.stdout
 
 
-def test_version_and_help() -> None:
-    assert proximo("--version").stdout.strip() == f"proximo {__version__}"
+def test_version_and_help(proximo: Callable[..., Any]) -> None:
+    assert command("--version").stdout.strip() == f"proximo {__version__}"
     assert "train" in proximo("--help").stdout
     shown = proximo("train", "--help").stdout
     for word in ("--steps", "--seed", "--out", "--config", "--set", "--quiet", "--verbose", "Examples"):

@@ -816,11 +816,6 @@ def test_resuming_with_forged_environments_runs_nothing(
 # The command line.
 
 
-def proximo(*args: object) -> subprocess.CompletedProcess[str]:
-    code = "from proximo.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
-
-
 def spoil(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(flipped(data, len(data) - 3, 2))
@@ -833,7 +828,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str]) -> None:
     assert "checksum is wrong" in done.stderr
 
 
-def test_commands_say_what_is_damaged(whole: SimpleNamespace, tmp_path: Path) -> None:
+def test_commands_say_what_is_damaged(whole: SimpleNamespace, tmp_path: Path, proximo: Callable[..., Any]) -> None:
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(run / "models" / "final_actor.safetensors")
     assert_one_sentence(proximo("evaluate", run))
@@ -846,7 +841,9 @@ def test_commands_say_what_is_damaged(whole: SimpleNamespace, tmp_path: Path) ->
     assert all(path.read_bytes() == data for path, data in before.items() if path.parent.name != "checkpoints")
 
 
-def test_resume_goes_on_from_the_checkpoint_before(whole: SimpleNamespace, tmp_path: Path) -> None:
+def test_resume_goes_on_from_the_checkpoint_before(
+    whole: SimpleNamespace, tmp_path: Path, proximo: Callable[..., Any]
+) -> None:
     run = shutil.copytree(whole.run, tmp_path / "run")
     spoil(checkpoint.newest(run))
     done = proximo("resume", run)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import team_probes
 from probes import PLAIN, Notes
 from proximo import PPOTrainer, envs
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
@@ -323,7 +322,8 @@ def test_what_users_make_has_no_key() -> None:
     assert isinstance(by_id, GymnaxEnv)
     copied = Other(by_id.env, by_id.params, by_id.spec.id)
     copied.__dict__.update(vars(by_id))
-    for env in (Pays(1.0), Handing(by_id), copied, envs.make(by_id.env), envs.make(team_probes.TwoKinds())):
+    team = envs.make(Opposites(("one", "other")))
+    for env in (Pays(1.0), Handing(by_id), copied, envs.make(by_id.env), team):
         assert env_key(env) is None
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from proximo import PPOTrainer, cli
+from proximo import PPOTrainer
 from proximo.errors import UserError
 from proximo.rollout import evaluate
 from proximo.run_dir.read import default_policy, find_run
@@ -33,20 +33,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = PPOTrainer("CartPole-v1", out=path, preset=False, eval_episodes=4, workers=0, seed=3, **SMALL)
     trainer.train()
     return path
-
-
-@pytest.fixture
-def proximo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The command, in this process: its exit code, standard output and standard error."""
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["proximo", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 @pytest.mark.slow

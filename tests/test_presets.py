@@ -60,16 +60,16 @@ def test_a_run_without_preset_says_what_it_trains_with() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("preset", "hidden"), [(True, [(7 * 7 * 64, 512)]), (False, [(7 * 7 * 64, 64), (64, 64)])])
-def test_a_cnn_reads_the_screens_of_envpool(preset: bool, hidden: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("preset", [True, False])
+def test_a_cnn_reads_the_screens_of_envpool(preset: bool) -> None:
     """With its preset, and without: channels come first there, and must not be taken for rows."""
     pytest.importorskip("envpool")
-    trainer = PPOTrainer("envpool/Pong-v5", preset=preset)
+    trainer = PPOTrainer("envpool/Pong-v5", preset=preset, num_envs=2, minibatch_size=16, hidden_sizes=[8])
     space = trainer.env.spec.observation_space
     assert space.shape == (4, 84, 84)
     assert space.dtype == np.uint8
     shapes = [leaf.shape for leaf in jax.tree.leaves(trainer.agent.params["critic"]) if leaf.ndim == 2]
-    assert sorted(shapes) == sorted([*NATURE, *hidden, (hidden[-1][1], 1)])
+    assert sorted(shapes) == sorted([*NATURE, (7 * 7 * 64, 8), (8, 1)])
     frames = np.zeros((1, 4, 84, 84), np.uint8)
     frames[0, 3, 10, 20] = 255
     (image,) = ObservationAdapter(space)(frames).images

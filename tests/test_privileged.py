@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,9 @@ import pytest
 from gymnasium import spaces
 
 import probes
+import proximo.compile
 from proximo import PPOAgent, PPOTrainer, evaluate_agent
+from proximo.compile import CPU_OPTIONS, EMITTERS
 from proximo.envs import EnvSpec, Roster, TeamTransition, Transition
 from proximo.errors import EnvError, UserError
 from proximo.policy.networks import Network
@@ -245,11 +245,13 @@ class Alone:
         return TeamTransition(**each, alive={"agent": ~ended})
 
 
-def train_both(path: Path, given: dict[str, Any]) -> None:
-    """`Drift` by one agent and by a team of one, in two folders below `path`."""
-    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
-    for name, env in (("one", Drift()), ("team", Alone())):
-        PPOTrainer(env, out=f"{path}/{name}", **given).train()
+@pytest.fixture
+def compiled_as_in_runs(monkeypatch) -> None:
+    """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
+    advantages of agents that may be absent are made in one."""
+    monkeypatch.setattr(proximo.compile, "_kept", OrderedDict())
+    monkeypatch.setattr(proximo.compile, "CPU_OPTIONS", CPU_OPTIONS | EMITTERS)
+    monkeypatch.setenv("XLA_FLAGS", "")
 
 
 @pytest.mark.slow
@@ -261,13 +263,12 @@ def train_both(path: Path, given: dict[str, Any]) -> None:
     ],
     ids=["normalized", "memory"],
 )
+@pytest.mark.usefixtures("compiled_as_in_runs")
 def test_one_agent_and_a_team_of_one_train_to_the_same_bits(given: dict[str, Any], tmp_path: Path) -> None:
-    """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
-    advantages of agents that may be absent are made in one."""
-    code = f"import test_privileged; test_privileged.train_both({str(tmp_path)!r}, {given!r})"
-    env = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    given = SMALL | given | {"total_timesteps": 256 * 8, "eval_frequency": 3, "seed": 5, "console": probes.Notes()}
     paths = [tmp_path / "one", tmp_path / "team"]
+    for path, env in zip(paths, (Drift(), Alone()), strict=True):
+        PPOTrainer(env, out=path, **given).train()
     for alone, among in zip(*map(rows, paths), strict=True):
         assert alone == {name: among[name] for name in alone}
     for file in ("final_actor.safetensors", "final_critic.safetensors"):

@@ -31,6 +31,9 @@ from proximo.ppo.update import training_samples
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
 FOUR: spaces.Space[Any] = spaces.Discrete(4)
 
+MEMORIES_AND_TORSOS = pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
+"""Each once; `test_matrix.py` crosses them."""
+
 
 def policy_with(memory: Any = "gru", **network: Any) -> Policy:
     return Policy(
@@ -187,8 +190,7 @@ def by_steps(policy, params, carry, obs, episode_start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-@pytest.mark.parametrize("torso", ["separate", "shared"])
+@MEMORIES_AND_TORSOS
 def test_a_sequence_at_once_is_one_step_after_the_other(memory: str, torso: str) -> None:
     policy = policy_with(memory, torso=torso)
     params = policy.init(jax.random.key(0))
@@ -255,7 +257,7 @@ def collected(trainer: PPOTrainer) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "torso"), [("gru", "separate"), ("lstm", "shared")])
+@MEMORIES_AND_TORSOS
 def test_the_rollout_is_seen_again_as_it_was_acted_on(memory: str, torso: str) -> None:
     """The actions follow from the same noise and what is computed afterwards, through ends of episodes."""
     trainer = PPOTrainer(probes.LongRecall(), memory=memory, torso=torso, **SMALL)
@@ -405,8 +407,7 @@ def test_an_agent_remembers_from_call_to_call_until_it_is_reset() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-@pytest.mark.parametrize("torso", ["separate", "shared"])
+@MEMORIES_AND_TORSOS
 def test_saved_agents_remember_alike(tmp_path: Path, memory: str, torso: str) -> None:
     config = settings.build({"network.memory": memory, "network.memory_size": 8, "network.torso": torso})
     agent = PPOAgent(BOX, FOUR, config)

@@ -62,7 +62,7 @@ def killed(make_env, updates, workers, kills, folder):
 def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(kills, tmp_path):
     """Side by side, because most of the time is waiting."""
     kinds = {
-        "compiled": (compiled, 300, 0, 20),
+        "compiled": (compiled, 300, 0, min(2 * kills, 20)),
         "hook and workers": (hooked, 10 * kills, 2, kills),
         "attributes": (registered, 150, 0, min(kills, 6)),
     }

@@ -10,13 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from proximo import PPOTrainer, cli
+from proximo import PPOTrainer
 from proximo.errors import UserError
-from proximo.run_dir import files
 from proximo.train import checkpoint
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
@@ -27,34 +26,11 @@ COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
 ESCAPES = "\x1b[2J\x1b]52;c;aGk=\x07"
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def command(*args: str, cwd: Path, **variables: Any) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
     return subprocess.run(
         [*COMMAND, *args], capture_output=True, text=True, cwd=cwd, timeout=300, env=os.environ | variables
     )
-
-
-@pytest.fixture
-def proximo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """A command in this process, which is quicker: what it prints, and how it ends."""
-
-    def call(*args: str, cwd: Path) -> Done:
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(files, "START", cwd, raising=False)
-        monkeypatch.setattr(sys, "argv", ["proximo", *args])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return Done(int(ended.value.code or 0), printed.out, printed.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -159,13 +159,6 @@ PLAIN: dict[str, Any] = dict(deadline=None, derandomize=True, database=None)
 
 
 @pytest.mark.slow
-@settings(max_examples=30, **PLAIN)
-@given(SPACES, SEEDS)
-def test_actions_are_members_of_some_spaces(space: spaces.Space[Any], seed: int) -> None:
-    check_members(space, seed, scale=1e3)
-
-
-@pytest.mark.slow
 @settings(max_examples=300, **PLAIN)
 @given(SPACES, SEEDS, SCALES)
 def test_actions_are_members_of_the_space(space: spaces.Space[Any], seed: int, scale: float) -> None:
