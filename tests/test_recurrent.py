@@ -241,7 +241,7 @@ def test_sequences_are_pieces_of_lanes_in_time_order() -> None:
     assert pieces.valid.tolist() == [[False, False], [False, False], [True, True], [True, True]]
 
 
-SMALL: dict[str, Any] = dict(
+SMALL: dict[str, Any] = probes.PLAIN | dict(
     num_envs=4, rollout_length=8, epochs_per_update=1, minibatch_size=32, hidden_sizes=[8], preset=False
 )
 

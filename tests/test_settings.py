@@ -244,9 +244,9 @@ def test_a_later_assignment_wins() -> None:
 
 
 def test_only_the_result_has_to_fit_together() -> None:
-    config = build(assign("ppo.minibatch_size=100"), from_assignments(["env.num_envs=10", "ppo.rollout_length=10"]))
-    assert config.num_minibatches == 1
-    assert "ppo.minibatch_size=100" in refusal(build, assign("ppo.minibatch_size=100"))
+    config = build(assign("ppo.clip_epsilon_end=0.1"), from_assignments(["ppo.clip_epsilon_schedule=linear"]))
+    assert config.ppo.clip_epsilon_end == 0.1
+    assert "ppo.clip_epsilon_end=0.1" in refusal(build, assign("ppo.clip_epsilon_end=0.1"))
 
 
 @pytest.mark.parametrize("seed", [MAX_SEED + 1, 2**63])
