@@ -9,11 +9,12 @@ import pytest
 from proximo.envs.groups import ONE
 from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
+from proximo.train.finish import finish_run
 from test_trainer import trainer
 
 
 def active_run(one):
-    return ActiveRun(one, one._agents, one._start, Callbacks(None))
+    return ActiveRun(one, one._agents, one._start, Callbacks(None), finish_run)
 
 
 @pytest.mark.slow

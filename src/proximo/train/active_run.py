@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
+from proximo.config import Config
+from proximo.display.console import Console
+from proximo.envs.api import HostSource, JaxEnv
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.policy.agents import Agents
 from proximo.ppo.nonfinite import what_broke
@@ -19,21 +24,34 @@ from proximo.tracking.process import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
-from proximo.train.evaluations import score
-from proximo.train.finish import finish_run
+from proximo.train.evaluations import Evaluations, score
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
 from proximo.train.schedule import Schedule
 from proximo.train.setup import Start, given_by, is_complete
 
-if TYPE_CHECKING:
-    from proximo.train.trainer import PPOTrainer
-
 RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
+
+
+class Trainer(Protocol):
+    """What a run is made of; leaving it as a context ends the environments' processes."""
+
+    config: Config
+    path: Path
+    console: Console
+    env: JaxEnv | HostSource
+    program: Program
+    evaluations: Evaluations
+    tracked: bool
+    interrupted_by: int | None
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class ActiveRun:
@@ -46,7 +64,14 @@ class ActiveRun:
     checkpoints: Checkpoints
     _stack: contextlib.ExitStack
 
-    def __init__(self, trainer: PPOTrainer, agents: Agents, start: Start, callbacks: Callbacks):
+    def __init__(
+        self,
+        trainer: Trainer,
+        agents: Agents,
+        start: Start,
+        callbacks: Callbacks,
+        finish: Callable[[ActiveRun], Row],
+    ):
         self.trainer = trainer
         self.config, self.path, self.console = trainer.config, trainer.path, trainer.console
         self.agents = agents
@@ -61,7 +86,7 @@ class ActiveRun:
         """Whether what fails now is a failure of the run: from the first update on, to its end."""
         saved = None if start.checkpoint is None else start.checkpoint.progress
         self.progress = Progress(self.config, trainer.env.spec.groups, saved)
-        self._start = start
+        self._start, self._finish = start, finish
 
     def __enter__(self) -> ActiveRun:
         trainer = self.trainer
@@ -215,7 +240,7 @@ class ActiveRun:
         self.tell(trainer.program.notices)
         self.agents.adopt(self.state.train.groups)
         self.tracker.hurry()
-        self.result = finish_run(self)
+        self.result = self._finish(self)
         trainer.interrupted_by = self.interrupt.signal
 
     def _end_by(self, kind: Any, error: BaseException | None, trace: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
@@ -14,10 +13,8 @@ from proximo.plots.write import draw_pictures
 from proximo.rollout.episode_log import LoggedAgents, episode_log
 from proximo.rollout.video import render_video
 from proximo.run_dir.directory import versions
+from proximo.train.active_run import ActiveRun
 from proximo.train.counters import Row
-
-if TYPE_CHECKING:
-    from proximo.train.active_run import ActiveRun
 
 _drawing = threading.Lock()
 """Matplotlib is not made for threads, of which an experiment has several."""

@@ -27,6 +27,7 @@ from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
 from proximo.train.evaluations import Evaluations
 from proximo.train.experience import told
+from proximo.train.finish import finish_run
 from proximo.train.program import Given, settled
 from proximo.train.progress import Progress
 from proximo.train.setup import (
@@ -173,7 +174,7 @@ class PPOTrainer:
         if self._begun:
             self._train_again()
         self._begun = True
-        with ActiveRun(self, self._agents, self._start, callbacks) as run:
+        with ActiveRun(self, self._agents, self._start, callbacks, finish_run) as run:
             run.start()  # fresh, or restored exactly, or seeded anew with a note
             while run.goes_on():
                 before, size = run.state, run.chunk_size()
