@@ -61,9 +61,15 @@ def run_to_end(make_env: Callable[[], Any], path: Path, settings: dict[str, Any]
 
 
 def kill_at_random_moments(
-    make_env: Callable[[], Any], path: Path, settings: dict[str, Any], kills: int, seed: int = 0
+    make_env: Callable[[], Any],
+    path: Path,
+    settings: dict[str, Any],
+    kills: int,
+    seed: int = 0,
+    after: Callable[[Path], None] = lambda path: None,
 ) -> None:
-    """Every other time a while after the start of the process, the other times a while after training goes on."""
+    """Every other time a while after the start of the process, the other times a while after training goes on. Each
+    time, `after` looks at what is left."""
     moments = random.Random(seed)
     rows = path / "metrics.jsonl"
     for kill in range(kills):
@@ -78,6 +84,7 @@ def kill_at_random_moments(
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"
+        after(path)
     run_to_end(make_env, path, settings)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import probes
-import stateful
+import restorable
 from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines, run_to_end
 from proximo import PPOAgent, PPOTrainer
 from proximo.config import MAX_SEED
@@ -33,16 +33,8 @@ def compiled():
     return "gymnax/CartPole-v1"
 
 
-class Hooked(stateful.Hooked):
-    """Forgets everything at a reset: what outlives one is nobody's to restore in an evaluation."""
-
-    def reset(self, **options):
-        self.total = 0.0
-        return super().reset(**options)
-
-
 def hooked():
-    return Hooked
+    return restorable.Hooked
 
 
 def registered():
@@ -64,7 +56,7 @@ def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(kills, tmp_
     kinds = {
         "compiled": (compiled, 300, 0, 20),
         "hook and workers": (hooked, 10 * kills, 2, kills),
-        "attributes": (registered, 150, 0, min(kills, 6)),
+        "replay": (registered, 150, 0, min(kills, 6)),
     }
     with ThreadPoolExecutor(len(kinds)) as pool:
         runs = {name: pool.submit(killed, *kind, tmp_path / name) for name, kind in kinds.items()}

@@ -78,6 +78,7 @@ class Layout:
             *judged,
             ("reset", envs, bool),
             ("success", envs, np.int8),
+            ("episode", envs, np.int64),  # the number of each environment's episode
             ("beat", workers, np.float64),  # when each worker last began something
             ("busy", workers, np.int32),  # the environment that each worker is at
             ("asked", workers, np.int64),  # how many commands each worker was given
@@ -168,6 +169,7 @@ class Buffers:
         """Everything that is observed [E, ...], to be looked at."""
         self.reset = arrays["reset"]
         self.success = arrays["success"]
+        self.episode = arrays["episode"]
         self.beat = arrays["beat"]
         self.busy = arrays["busy"]
         self.asked = arrays["asked"]

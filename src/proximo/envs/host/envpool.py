@@ -24,7 +24,7 @@ from proximo.envs.host.pool import split_parts, timestep
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
-from proximo.seeding import RESET_OFFSET
+from proximo.host_seeds import RESET_OFFSET
 from proximo.spaces import Path, build, leaves, pick, shown
 
 

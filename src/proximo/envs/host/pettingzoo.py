@@ -166,10 +166,7 @@ class PettingZooSource:
 
     def _alone(self, env: Any) -> TeamEnv:
         """One environment, outside of a pool."""
-        options = SlotOptions(
-            self.spec, None, limit=None, max_restarts=0, reset_offset=0, restart_stride=0, reading=self._reading
-        )
-        return TeamEnv(env, options)
+        return TeamEnv(env, SlotOptions(self.spec, None, limit=None, reading=self._reading))
 
     def check_fresh(self) -> None:
         """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""

@@ -17,11 +17,9 @@ from proximo.envs.groups import Group
 from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
 from proximo.envs.host.crew import Crew, make_slot
 from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
-from proximo.envs.host.trial import SECONDS, obstacle
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
-from proximo.seeding import RESET_OFFSET, RESTART_STRIDE
 from proximo.spaces import Path, leaves, pick
 
 
@@ -70,15 +68,13 @@ class AsyncEnvPool:
         self._restarts = 0
         self._reset_options: dict[str, Any] | None = None
         self._env = env
-        self._factory = factory
         groups = split_parts(num_envs, env.groups)
-        self._options = options = SlotOptions(
+        options = SlotOptions(
             spec=spec,
             mask_source=mask_source,
             limit=env.max_steps_per_episode,
             max_restarts=env.max_restarts if env.on_error == "restart" else 0,
-            reset_offset=RESET_OFFSET,
-            restart_stride=RESTART_STRIDE,
+            replay_limit=env.replay_limit,
             reading=reading,
         )
         workers = min(workers, num_envs)
@@ -130,28 +126,18 @@ class AsyncEnvPool:
         return [answers.get(index) for index in range(self.num_envs)]
 
     def set_states(self, states: list[bytes]) -> bool:
-        fitting = len(states) == self.num_envs and all(type(state) is bytes for state in states)
-        why_not = self._obstacle() if fitting else "there is not a state for each of them"
-        if why_not is None:
+        why_not = "there is not a snapshot for each of them"
+        if len(states) == self.num_envs and all(type(state) is bytes for state in states):
             answers, faults = self._engine.exchange_states(dict(enumerate(states)))
             self._judge(faults)
-            if all(answers.get(index) is True for index in range(self.num_envs)):
+            unlike = [answers.get(index) for index in range(self.num_envs) if answers.get(index) is not True]
+            if not unlike:
                 return True
+            why_not = unlike[0] or "it failed"
             self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
             self.reset(int(self._buffers.seed[0]), self._reset_options)
-            why_not = "it does not take back its state"
         self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
         return False
-
-    def _obstacle(self) -> str | None:
-        """Why environments like these cannot be restored; found out in this process, and not for ever."""
-        alarm = Alarm(self._env.timeout + SECONDS)
-        try:
-            with alarm:
-                options = self._options
-                return obstacle(self._factory, options.mask_source, None if options.reading is None else options)
-        finally:
-            alarm.close()
 
     def close(self) -> None:
         self._engine.close()
@@ -213,9 +199,13 @@ class Here:
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
         answers: dict[int, Any] = {}
 
-        def act(slot: Slot) -> None:
+        def alive() -> None:
             self._alarm.since = Alarm.ticks
-            answers[slot.index] = slot.set_state(given[slot.index]) if slot.index in given else slot.get_state()
+
+        def act(slot: Slot) -> None:
+            alive()
+            asked = slot.index in given
+            answers[slot.index] = slot.set_state(given[slot.index], alive) if asked else slot.get_state()
 
         with self._alarm:
             self._crew.ask(act)

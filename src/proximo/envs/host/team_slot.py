@@ -13,7 +13,6 @@ from proximo.envs.host.bounds import blank
 from proximo.envs.host.buffers import UNSAID
 from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
 from proximo.envs.host.slot import CRITIC_STATE, Outlook, Slot, flag_of, kind_of, reward_of
-from proximo.envs.host.state import captured, decode, encode, restore
 from proximo.spaces import leaves
 
 REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -135,13 +134,16 @@ class TeamSlot(Slot):
 
     def begin(self) -> None:
         """Begin the next episode."""
-        self._show(*self._begin(None))
+        self._show(*self._begin_next())
 
     def move(self) -> bool:
         """Take the actions in the buffers, and report; whether the episode is over. The next one is not begun."""
         self.where = "step"
         self.total += 1
         self.length += 1
+        if self.total <= self._recorded_until:
+            for part in self._action_bytes:
+                self._actions += part
         obs, rewards, terminations, truncations, infos = self._stepped()
         there, was, members = self._there(), self._alive, self._members
         ends = [_ends(member, terminations, "termination") for member in members]
@@ -158,6 +160,7 @@ class TeamSlot(Slot):
             _paid(member, rewards, stay) if before else 0.0
             for member, before, stay in zip(members, was, stays, strict=True)
         ]
+        self._rewards += sum(paid)
         self._report("reward", paid)
         self._report("terminated", [before and end for before, end in zip(was, ends, strict=True)])
         self._report("truncated", truncated)
@@ -186,23 +189,33 @@ class TeamSlot(Slot):
         self._report("truncated", [True] * len(nobody))
         self._report("valid", nobody)
 
-    def captured(self) -> bytes:
-        rows = [
-            row.array.copy() for row in (*self._rows, *self._state_rows)
-        ]  # for whoever is gone without a word in the next step
-        return encode([captured(self.env), self._alive, self._acts, rows])
+    def _own_actions(self) -> list[np.ndarray]:
+        return [array[lanes] for own, lanes, _ in self._spans for array in own.action]
 
-    def restore(self, state: bytes) -> None:
-        inner, alive, acts, rows = decode(state)
-        flags = [[type(flag) for flag in flags] for flags in (alive, acts)]
-        forms = [(row.shape, row.dtype) if type(row) is np.ndarray else None for row in rows]
-        places = (*self._rows, *self._state_rows)
-        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in places]:
-            raise ValueError("this is no state of these agents")
-        restore(self.env, inner)
-        self._alive, self._acts = alive, acts
-        for row, held in zip(places, rows, strict=True):
-            row.array[...] = held
+    def _action_leaves(self) -> list[spaces.Space]:
+        groups = self.options.spec.groups.values()
+        return [leaf for group in groups for _, leaf in leaves(group.action_space)]
+
+    def _shown(self) -> list[np.ndarray]:
+        rows = [row.array for row in (*self._rows, *self._state_rows)]
+        flags = [
+            part[lanes]
+            for own, lanes, _ in self._spans
+            for part in (own.action_mask, own.alive, own.acts)
+            if part is not None
+        ]
+        return rows + flags
+
+    def _show_again(self, shown: list[np.ndarray]) -> None:
+        super()._show_again(shown)
+        self._alive, self._acts = self._flags("alive"), self._flags("acts")
+
+    def _flags(self, field: str) -> list[bool]:
+        """Flags of all agents, as they were reported."""
+        each = [False] * len(self._members)
+        for own, lanes, columns in self._spans:
+            each[columns] = getattr(own, field)[lanes].tolist()
+        return each
 
     def _stepped(self) -> tuple[Any, ...]:
         result = self.env.step({key: self._by_key[key].act() for key in self.env.agents})

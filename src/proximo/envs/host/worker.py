@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -152,7 +153,8 @@ class Worker:
 
         def act(slot: Slot) -> None:
             self._turn_to(slot)
-            answer = slot.set_state(request[slot.index]) if slot.index in request else slot.get_state()
+            alive = partial(self._turn_to, slot)
+            answer = slot.set_state(request[slot.index], alive) if slot.index in request else slot.get_state()
             self._reports.send((slot.index, answer))
 
         for crew in self._crews:
