@@ -66,16 +66,17 @@ def kill_at_random_moments(
     settings: dict[str, Any],
     kills: int,
     seed: int = 0,
+    early: bool = True,
     after: Callable[[Path], None] = lambda path: None,
 ) -> None:
-    """Every other time a while after the start of the process, the other times a while after training goes on. Each
-    time, `after` looks at what is left."""
+    """If `early`, every other time a while after the start of the process, the other times a while after training goes
+    on. Otherwise a while after the next checkpoint. Each time, `after` looks at what is left."""
     moments = random.Random(seed)
     rows = path / "metrics.jsonl"
     for kill in range(kills):
         size = rows.stat().st_size if rows.exists() else 0
         process = started(make_env, path, settings)
-        if kill % 2:
+        if kill % 2 or not early:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.2))

@@ -6,9 +6,9 @@ from __future__ import annotations
 RESET_OFFSET = 10_000
 RESTART_STRIDE = 1_000_003
 EPISODE_STRIDE = 1_327_217_885
-SEED_INTERVAL = 256
+SEED_INTERVAL = 1_024
 """Steps after which the next episode gets a seed of its own. Seeding takes as long as several steps of a small
-environment, so episodes of twenty steps go on with the random numbers of the one before."""
+environment, so short episodes go on with the random numbers of those before."""
 
 
 def episode_seed(seed: int, episode: int) -> int:

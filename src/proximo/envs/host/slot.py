@@ -24,6 +24,7 @@ from proximo.envs.host.snapshot import (
     OFF,
     REASONS,
     TOO_LONG,
+    Recording,
     Snapshot,
     find_hook,
     hook_state,
@@ -100,7 +101,8 @@ class Slot:
         self.factory = factory
         self.options = options
         self.env: Any = None
-        self.length = 0  # steps of the running episode
+        self.episode = -1  # the number of the running episode
+        self.length = 0  # its steps
         self.total = 0  # steps since the start
         self.restarts = 0
         self.seed = 0
@@ -112,12 +114,7 @@ class Slot:
         self._rows: list[Row] = []
         self._final_rows: list[Row] = []
         self._hook: Any = None  # what can save and restore the environment, if there is something
-        self._seeds = (0, 0)  # of the action space, and of the last seeded reset
-        self._seeded_episode = 0  # which that reset began
-        self._seeded_at = 0  # the value of `total` then
-        self._actions = bytearray()  # all actions since, for a replay
-        self._recorded_until = 0  # the value of `total` up to which actions are recorded
-        self._rewards = 0.0  # the sum since then
+        self._recording = Recording()
         self._lay_out()
         self._action_bytes = [own_bytes(array) for array in self._own_actions()]
 
@@ -147,7 +144,7 @@ class Slot:
         """Begin anew, with the random stream of `seed + index`."""
         self.seed = seed + self.index
         self.total = 0
-        self._buffers.episode[self.index] = -1
+        self.episode = -1
         self._start(self.seed)
 
     def step(self) -> None:
@@ -161,8 +158,9 @@ class Slot:
         self.where = "step"
         self.total = total = self.total + 1
         self.length = length = self.length + 1
-        if total <= self._recorded_until:
-            actions = self._actions
+        recording = self._recording
+        if total <= recording.until:
+            actions = recording.actions
             for part in self._action_bytes:
                 actions += part
         result = env.step(self._action())
@@ -173,7 +171,7 @@ class Slot:
                 f"step must return five values (obs, reward, terminated, truncated, info), not {kind_of(result)}"
             ) from None
         self._reward[self.index] = number = reward_of(reward)
-        self._rewards += number
+        recording.rewards += number
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = flag_of(terminated, "terminated"), flag_of(truncated, "truncated")
         if length == self._limit and not terminated:
@@ -251,13 +249,12 @@ class Slot:
                 raise
             except Exception:
                 reason = NO_STATE
-        elif self.total <= self._recorded_until:
-            replay = [*self._seeds, self._seeded_episode, bytes(self._actions), self._rewards]
+        elif self.total <= self._recording.until:
+            replay = self._recording.plain()
         else:
             reason = TOO_LONG if self.options.replay_limit else OFF
         shown = [array.copy() for array in self._shown()]
-        episode = int(self._buffers.episode[self.index])
-        counts = (self.seed, episode, self.length, self.total, self.restarts)
+        counts = (self.seed, self.episode, self.length, self.total, self.restarts)
         return pack(Snapshot(*counts, shown, replay, hook, reason))
 
     def set_state(self, state: bytes | None, alive: Callable[[], None]) -> bool | str:
@@ -297,17 +294,19 @@ class Slot:
             return f"{'set_state() failed' if actions is None else 'replaying failed'}: {in_words(error)}"
         finally:
             self.where = "state"
-        rewards = self._rewards if snapshot.replay is None else snapshot.replay[4]
-        now = (int(self._buffers.episode[self.index]), self.length, self._rewards.hex())
-        if now != (snapshot.episode, snapshot.length, rewards.hex()) or not same_bits(snapshot.shown, self._shown()):
+        recording = self._recording
+        same = self.episode == snapshot.episode and self.length == snapshot.length
+        same = same and same_bits(snapshot.shown, self._shown())
+        if not same or (actions is not None and recording.plain() != snapshot.replay):
             return (
                 f"the same seed and the same {self.total:,} actions lead number {self.index} somewhere else, so it "
                 f"draws on something that its seed does not set, or that outlives a reset"
             )
         self.seed, self.restarts = snapshot.seed, snapshot.restarts
-        self._seeded_at += snapshot.total - self.total
-        self._recorded_until += snapshot.total - self.total
-        self.total = snapshot.total
+        earlier = snapshot.total - self.total
+        self.total, recording.begun, recording.until = (
+            number + earlier for number in (self.total, recording.begun, recording.until)
+        )
         self._flagged = True  # what the flags say is of the replay
         return None
 
@@ -316,14 +315,15 @@ class Slot:
         assert snapshot.hook is not None
         set_hook_state(self.env, self._hook, snapshot.hook)
         self._show_again(snapshot.shown)
-        self._buffers.episode[self.index], self.length = snapshot.episode, snapshot.length
+        self._buffers.episode[self.index] = self.episode = snapshot.episode
+        self.length = snapshot.length
 
     def _replay(self, snapshot: Snapshot, actions: np.ndarray, alive: Callable[[], None]) -> None:
         """Reset with the seeds of a snapshot, and take its actions [T, bytes] again."""
         assert snapshot.replay is not None
         action_seed, reset_seed, episode = snapshot.replay[:3]
         self.total = 0
-        self._buffers.episode[self.index] = episode - 1
+        self.episode = episode - 1
         alive()
         self._show(*self._begin_seeded(action_seed, reset_seed))
         for action in actions:
@@ -409,24 +409,23 @@ class Slot:
     def _begin_next(self) -> tuple[Any, Any]:
         """Begin the episode after another. If the last seed was given long ago, it gets one of its own, from where it
         can be replayed."""
-        if self._hook is not None or self.total - self._seeded_at < SEED_INTERVAL:
+        if self._hook is not None or self.total - self._recording.begun < SEED_INTERVAL:
             return self._begin(None)
-        episode = int(self._buffers.episode[self.index]) + 1
-        return self._begin_seeded(*(episode_seed(seed, episode) for seed in (self.seed, self.seed + RESET_OFFSET)))
+        number = self.episode + 1
+        return self._begin_seeded(episode_seed(self.seed, number), episode_seed(self.seed + RESET_OFFSET, number))
 
     def _begin_seeded(self, action_seed: int, reset_seed: int) -> tuple[Any, Any]:
         """Begin an episode from which a replay can start."""
-        self._seeds, self._seeded_at, self._rewards = (action_seed, reset_seed), self.total, 0.0
-        self._seeded_episode = int(self._buffers.episode[self.index]) + 1
-        self._actions = bytearray()
-        replayed = self._hook is None and self.options.replay_limit
-        self._recorded_until = self.total + self.options.replay_limit if replayed else -1
+        limit = 0 if self._hook is not None else self.options.replay_limit
+        until = self.total + limit if limit else -1
+        self._recording = Recording((action_seed, reset_seed), self.episode + 1, self.total, until)
         self._seed_actions(action_seed)
         return self._begin(reset_seed)
 
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         self.where = "reset"
-        self._buffers.episode[self.index] += 1
+        self.episode = number = self.episode + 1
+        self._buffers.episode[self.index] = number  # for the process that may have to replace this one
         given: dict[str, Any] = {} if seed is None else {"seed": seed}
         if self.reset_options is not None:
             given["options"] = self.reset_options

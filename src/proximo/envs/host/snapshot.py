@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import gymnasium
@@ -60,14 +60,35 @@ class Snapshot:
     """With neither: why, a key of `REASONS`."""
 
 
+@dataclass(slots=True)
+class Recording:
+    """What happened since the last seeded reset: all that a replay needs."""
+
+    seeds: tuple[int, int] = (0, 0)
+    """Of the action space, and of the reset."""
+    episode: int = 0
+    """The number of the episode that it began."""
+    begun: int = 0
+    """Steps before it."""
+    until: int = -1
+    """Steps, with those before, up to which actions are recorded."""
+    actions: bytearray = field(default_factory=bytearray)
+    rewards: float = 0.0
+    """Their sum."""
+
+    def plain(self) -> list[Any]:
+        """As `Snapshot.replay` has it."""
+        return [*self.seeds, self.episode, bytes(self.actions), self.rewards]
+
+
 def pack(snapshot: Snapshot) -> bytes:
-    return encode({field.name: getattr(snapshot, field.name) for field in fields(Snapshot)})
+    return encode({part.name: getattr(snapshot, part.name) for part in fields(Snapshot)})
 
 
 def unpack(data: bytes) -> Snapshot:
     """What `pack` wrote. Raises ValueError for anything else."""
     held = decode(data)
-    if type(held) is not dict or held.keys() != {field.name for field in fields(Snapshot)}:
+    if type(held) is not dict or held.keys() != {part.name for part in fields(Snapshot)}:
         raise ValueError("what was saved is no snapshot")
     snapshot = Snapshot(**held)
     counts = [snapshot.seed, snapshot.episode, snapshot.length, snapshot.total, snapshot.restarts]
@@ -113,10 +134,11 @@ def find_hook(env: Any) -> Any:
 
 
 def has_hook(level: Any) -> bool:
-    """Whether it has the two methods itself, to be called with nothing and with a state. MuJoCo's `set_state` takes
+    """Whether its class has the two methods, to be called with nothing and with a state. MuJoCo's `set_state` takes
     positions and velocities, and is something else."""
     for name, number in (("get_state", 0), ("set_state", 1)):
-        if inspect.getattr_static(level, name, None) is None or not callable(getattr(level, name)):
+        # Nothing here looks at `level.__dict__`: that alone would slow down every step of an environment in Python.
+        if not callable(getattr(type(level), name, None)):
             return False
         try:
             parameters = inspect.signature(getattr(level, name)).parameters.values()

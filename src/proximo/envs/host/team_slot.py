@@ -141,9 +141,10 @@ class TeamSlot(Slot):
         self.where = "step"
         self.total += 1
         self.length += 1
-        if self.total <= self._recorded_until:
+        recording = self._recording
+        if self.total <= recording.until:
             for part in self._action_bytes:
-                self._actions += part
+                recording.actions += part
         obs, rewards, terminations, truncations, infos = self._stepped()
         there, was, members = self._there(), self._alive, self._members
         ends = [_ends(member, terminations, "termination") for member in members]
@@ -160,7 +161,7 @@ class TeamSlot(Slot):
             _paid(member, rewards, stay) if before else 0.0
             for member, before, stay in zip(members, was, stays, strict=True)
         ]
-        self._rewards += sum(paid)
+        recording.rewards += sum(paid)
         self._report("reward", paid)
         self._report("terminated", [before and end for before, end in zip(was, ends, strict=True)])
         self._report("truncated", truncated)

@@ -144,6 +144,7 @@ class Worker:
         for slot in (slot for part in slots for slot in part):
             # Where this process replaces one that failed, the first step of its environments starts them anew.
             slot.seed = int(self._buffers.seed[0]) + slot.index
+            slot.episode = int(self._buffers.episode[slot.index])
             slot.restarts = max(failures - 1, 0)
             slot.reset_options = reset_options
         self._crews = [Crew(part, self._buffers, self._report) for part in slots]
