@@ -261,7 +261,7 @@ def test_environments_that_have_not_been_stepped_are_restored():
     ids=["global numbers", "counts resets", "normalized observations", "normalized rewards"],
 )
 def test_what_its_seed_does_not_set_is_found_out(env, workers):
-    exact, notices = restored(env, 300, workers)
+    exact, notices = restored(env, 1_100, workers)
     assert not exact
     assert len([notice for notice in notices if "cannot be restored" in notice]) == 1
     name = make(env).spec.id
