@@ -15,8 +15,8 @@ from proximo.config import EnvConfig
 from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
 from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
-from proximo.envs.host.crew import Crew, make_slot
 from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
+from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.envs.host.workers import Workers
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
@@ -170,18 +170,18 @@ class Here:
         self.buffers = Buffers(layout, private_memory(layout))
         slots = [make_slot(index, factory, self.buffers, options) for index in range(layout.num_envs)]
         self._faults: list[Fault] = []
-        self._crew = Crew(slots, self.buffers, self._faults.append)
+        self._slot_group = SlotGroup(slots, self.buffers, self._faults.append)
         self._alarm = Alarm(timeout)
 
     def begin(self, command: int) -> None:
         with self._alarm:
             if command == 0:
-                self._crew.do(self._step)
+                self._slot_group.do(self._step)
             else:
-                self._crew.do(self._reset)
+                self._slot_group.do(self._reset)
 
     def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
-        for slot in self._crew.slots:
+        for slot in self._slot_group.slots:
             slot.reset_options = options
         return []
 
@@ -208,7 +208,7 @@ class Here:
             answers[slot.index] = slot.set_state(given[slot.index], alive) if asked else slot.get_state()
 
         with self._alarm:
-            self._crew.ask(act)
+            self._slot_group.ask(act)
         return answers, self.finish(0)
 
     def _reset(self, slot: Slot) -> None:
@@ -216,7 +216,7 @@ class Here:
         slot.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
-        for slot in self._crew.slots:
+        for slot in self._slot_group.slots:
             with self._alarm:
                 slot.close()
         self._alarm.close()

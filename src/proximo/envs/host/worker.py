@@ -13,9 +13,9 @@ from typing import Any
 import cloudpickle
 
 from proximo.envs.host.buffers import Buffers, fence
-from proximo.envs.host.crew import Crew, make_slot
 from proximo.envs.host.requests import read_request
 from proximo.envs.host.slot import Fault, Slot
+from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.processes import leave_signals
 
 PROCESS_NAME = "proximo-worker"
@@ -104,37 +104,37 @@ class Worker:
         self._num_parts = len(job[1])
         self._reports = reports
         self._well = True
-        self._crews: list[Crew] = []  # by part
+        self._slot_groups: list[SlotGroup] = []  # by part
 
     def obey(self, command: int) -> bool:
         """Do as told; whether all went well."""
         self._well = True
         request = read_request(self._reports.fileno()) if command > self._num_parts else None
         try:
-            if not self._crews:
+            if not self._slot_groups:
                 self._open()
         except Exception as error:
             # What describes the environments could not be read here, so there is no slot yet to say it.
             self._report(Fault(-1, "when its process started", f"{type(error).__name__}: {error}"))
             return False
         if request is not None and OPTIONS in request:
-            for crew in self._crews:
-                for slot in crew.slots:
+            for slot_group in self._slot_groups:
+                for slot in slot_group.slots:
                     slot.reset_options = request[OPTIONS]
             return self._well
         if request is not None:
             self._exchange_states(request)
             return self._well
         if command < self._num_parts:
-            self._crews[command].do(self._step)
+            self._slot_groups[command].do(self._step)
         else:
-            for crew in self._crews:
-                crew.do(self._reset)
+            for slot_group in self._slot_groups:
+                slot_group.do(self._reset)
         return self._well
 
     def close(self) -> None:
-        for crew in self._crews:
-            for slot in crew.slots:
+        for slot_group in self._slot_groups:
+            for slot in slot_group.slots:
                 slot.close()
 
     def _open(self) -> None:
@@ -147,7 +147,7 @@ class Worker:
             slot.episode = int(self._buffers.episode[slot.index])
             slot.restarts = max(failures - 1, 0)
             slot.reset_options = reset_options
-        self._crews = [Crew(part, self._buffers, self._report) for part in slots]
+        self._slot_groups = [SlotGroup(part, self._buffers, self._report) for part in slots]
 
     def _exchange_states(self, request: dict[int, Any]) -> None:
         """Give back the states that it has for environments; send that of the others."""
@@ -158,8 +158,8 @@ class Worker:
             answer = slot.set_state(request[slot.index], alive) if slot.index in request else slot.get_state()
             self._reports.send((slot.index, answer))
 
-        for crew in self._crews:
-            crew.ask(act)
+        for slot_group in self._slot_groups:
+            slot_group.ask(act)
 
     def _step(self, slot: Slot) -> None:
         self._turn_to(slot)

@@ -19,7 +19,7 @@ def make_slot(index: int, factory: Callable[[], Any], buffers: Buffers, options:
     return (Slot if options.reading is None else TeamSlot)(index, factory, buffers, options)
 
 
-class Crew:
+class SlotGroup:
     """Slots that one process steps one after the other, and the faults among them."""
 
     def __init__(self, slots: list[Slot], buffers: Buffers, report: Callable[[Fault], None]):
