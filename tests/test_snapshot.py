@@ -480,7 +480,7 @@ def test_worker_that_is_killed(setting):
     with pool_of(restorable.Hooked, 2, on_error="restart") as pool:
         pool.reset(0)
         states = pool.get_states()
-        os.kill(pool._engine._processes[1].pid, signal.SIGKILL)
+        os.kill(pool._backend._processes[1].pid, signal.SIGKILL)
         if setting:
             assert not pool.set_states(states)
         else:
@@ -573,7 +573,7 @@ def test_the_number_of_an_episode_goes_on_in_another_process():
     with pool_of(faulty.Faulty, 2, on_error="restart") as pool:
         pool.reset(0)
         record(pool, 7)
-        os.kill(pool._engine._processes[1].pid, signal.SIGKILL)
+        os.kill(pool._backend._processes[1].pid, signal.SIGKILL)
         record(pool, 1)
         assert episodes(pool) == [1, 2, 1, 2]
         states = pool.get_states()

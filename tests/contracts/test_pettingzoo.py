@@ -36,7 +36,7 @@ from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import Groups
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.snapshot import decode, encode
-from proximo.envs.host.workers import Workers
+from proximo.envs.host.workers import ProcessBackend
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import TeamAgent, make_agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
@@ -419,13 +419,13 @@ def test_compiled_and_host_collection_give_the_same_rollout() -> None:
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes that a test starts."""
-    started, start = [], Workers._start
+    started, start = [], ProcessBackend._start
 
-    def recorded(self: Workers, worker: int) -> None:
+    def recorded(self: ProcessBackend, worker: int) -> None:
         start(self, worker)
         started.append(self._processes[worker].pid)
 
-    monkeypatch.setattr(Workers, "_start", recorded)
+    monkeypatch.setattr(ProcessBackend, "_start", recorded)
     return started
 
 

@@ -17,13 +17,13 @@ from proximo.envs.groups import Group
 from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
 from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
 from proximo.envs.host.slot_group import SlotGroup, make_slot
-from proximo.envs.host.workers import Workers
+from proximo.envs.host.workers import ProcessBackend
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
 from proximo.spaces import Path, leaves, pick
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Who steps the environments."""
 
     buffers: Buffers
@@ -79,15 +79,15 @@ class AsyncEnvPool:
         )
         workers = min(workers, num_envs)
         layout = Layout(spec, num_envs, workers)
-        self._engine: Engine
+        self._backend: Backend
         if workers:
             self.parts: tuple[Part, ...] = tuple((group,) for group in groups)
             ranges = [range(group.start, group.stop) for group in groups]
-            self._engine = Workers(factory, layout, options, ranges, env.timeout, env.start_method)
+            self._backend = ProcessBackend(factory, layout, options, ranges, env.timeout, env.start_method)
         else:
             self.parts = (tuple(groups),)
-            self._engine = Here(factory, layout, options, env.timeout)
-        self._buffers = self._engine.buffers
+            self._backend = InProcessBackend(factory, layout, options, env.timeout)
+        self._buffers = self._backend.buffers
         self._actions = [action_places(self._buffers, spec, envs_of(part)) for part in self.parts]
         self._all = timestep(self._buffers, spec, slice(0, num_envs))
         self._views = [timestep(self._buffers, spec, envs_of(part)) for part in self.parts]
@@ -97,9 +97,9 @@ class AsyncEnvPool:
         buffers.seed[0] = seed
         if options != self._reset_options:
             self._reset_options = options
-            self._judge(self._engine.set_options(options))
-        self._engine.begin(len(self.parts))
-        self._judge(self._engine.finish(len(self.parts)))
+            self._judge(self._backend.set_options(options))
+        self._backend.begin(len(self.parts))
+        self._judge(self._backend.finish(len(self.parts)))
         # Also where an environment had to be started anew: nothing was lost.
         buffers.reset[...] = False
         for own in buffers.groups.values():
@@ -112,35 +112,35 @@ class AsyncEnvPool:
     def send(self, part: int, action: dict[str, PyTree]) -> None:
         for name, path, array in self._actions[part]:
             array[...] = pick(action[name], path)
-        self._engine.begin(part)
+        self._backend.begin(part)
 
     def recv(self, part: int) -> Timestep:
-        faults = self._engine.finish(part)
+        faults = self._backend.finish(part)
         if faults:
             self._judge(faults)
         return self._views[part]
 
     def get_states(self) -> list[bytes | None]:
-        answers, faults = self._engine.exchange_states({})
+        answers, faults = self._backend.exchange_states({})
         self._judge(faults)
         return [answers.get(index) for index in range(self.num_envs)]
 
     def set_states(self, states: list[bytes]) -> bool:
         why_not = "there is not a snapshot for each of them"
         if len(states) == self.num_envs and all(type(state) is bytes for state in states):
-            answers, faults = self._engine.exchange_states(dict(enumerate(states)))
+            answers, faults = self._backend.exchange_states(dict(enumerate(states)))
             self._judge(faults)
             unlike = [answers.get(index) for index in range(self.num_envs) if answers.get(index) is not True]
             if not unlike:
                 return True
             why_not = unlike[0] or "it failed"
-            self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
+            self._judge(self._backend.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
             self.reset(int(self._buffers.seed[0]), self._reset_options)
         self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
         return False
 
     def close(self) -> None:
-        self._engine.close()
+        self._backend.close()
 
     def __enter__(self) -> AsyncEnvPool:
         return self
@@ -163,7 +163,7 @@ class AsyncEnvPool:
             self.notices.append(f"{sentence} It was started anew; that episode is left out.")
 
 
-class Here:
+class InProcessBackend:
     """Steps all environments in this process, when asked."""
 
     def __init__(self, factory: Callable[[], Any], layout: Layout, options: SlotOptions, timeout: float):

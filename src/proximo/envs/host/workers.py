@@ -29,7 +29,7 @@ CLOSING_SECONDS = 3.0
 FORKSERVER = "proximo.envs.host.forkserver"
 
 
-class Workers:
+class ProcessBackend:
     """`layout.num_workers` processes that step the environments; number i belongs to worker i modulo their number.
 
     Commands are the parts' numbers, the number of parts for a reset, and the next one for states, as `worker.serve`
@@ -322,7 +322,7 @@ def _quiet_start(start_method: str) -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-_open_workers: weakref.WeakSet[Workers] = weakref.WeakSet()
+_open_workers: weakref.WeakSet[ProcessBackend] = weakref.WeakSet()
 
 
 @atexit.register
