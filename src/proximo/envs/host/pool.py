@@ -15,7 +15,7 @@ from proximo.config import EnvConfig
 from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
 from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
-from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
+from proximo.envs.host.slot import Fault, MultiAgentLayout, Slot, SlotOptions
 from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.envs.host.workers import ProcessBackend
 from proximo.envs.spec import EnvSpec
@@ -59,7 +59,7 @@ class AsyncEnvPool:
         env: EnvConfig,
         workers: int = 0,
         mask_source: str | None = None,
-        reading: Reading | None = None,
+        agent_layout: MultiAgentLayout | None = None,
     ):
         self.spec = spec
         self.num_envs = num_envs
@@ -75,7 +75,7 @@ class AsyncEnvPool:
             limit=env.max_steps_per_episode,
             max_restarts=env.max_restarts if env.on_error == "restart" else 0,
             replay_limit=env.replay_limit,
-            reading=reading,
+            agent_layout=agent_layout,
         )
         workers = min(workers, num_envs)
         layout = Layout(spec, num_envs, workers)

@@ -45,7 +45,7 @@ LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Outlook:
+class AgentFields:
     """Where an agent's part is in what its environment reports."""
 
     key: Any
@@ -57,10 +57,10 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MultiAgentLayout:
     """How to read what an environment of many agents reports."""
 
-    agents: Mapping[str, Outlook]
+    agents: Mapping[str, AgentFields]
     turns: bool
     """Whether only the agent on turn acts."""
 
@@ -78,7 +78,7 @@ class SlotOptions:
     """How often a failed environment may be started anew."""
     replay_limit: int = 0
     """Steps that are replayed, at most, to restore an environment."""
-    reading: Reading | None = None
+    agent_layout: MultiAgentLayout | None = None
     """With many agents."""
 
 

@@ -16,7 +16,7 @@ from proximo.envs.host.team_slot import TeamSlot
 
 def make_slot(index: int, factory: Callable[[], Any], buffers: Buffers, options: SlotOptions) -> Slot:
     """A slot for an environment of one agent or of many, as `options` say."""
-    return (Slot if options.reading is None else TeamSlot)(index, factory, buffers, options)
+    return (Slot if options.agent_layout is None else TeamSlot)(index, factory, buffers, options)
 
 
 class SlotGroup:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from proximo.envs.host.bounds import blank
 from proximo.envs.host.buffers import UNSAID
 from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
-from proximo.envs.host.slot import CRITIC_STATE, Outlook, Slot, flag_of, kind_of, reward_of
+from proximo.envs.host.slot import CRITIC_STATE, AgentFields, Slot, flag_of, kind_of, reward_of
 from proximo.spaces import leaves
 
 REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -23,7 +23,7 @@ class Member:
     """An agent, and its places in the buffers."""
 
     name: str
-    outlook: Outlook
+    fields: AgentFields
     act: Callable[[], Any]
     """Reads its action."""
     rows: list[Row]
@@ -47,7 +47,7 @@ class Member:
     def show_last(self, obs: Any, was: bool, stays: bool) -> None:
         """Write what it saw last: this, or if it is gone without a word, what it saw before."""
         for final, row, nothing in zip(self.final_rows, self.rows, self.blanks, strict=True):
-            if stays or (was and self.outlook.key in obs):
+            if stays or (was and self.fields.key in obs):
                 final.write(obs)
             else:
                 final.array[...] = row.array if was else nothing
@@ -63,12 +63,12 @@ class Member:
 
     def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
         """Which of its actions are allowed; all of them while none counts."""
-        if self.outlook.mask is None or self.flags is None:
+        if self.fields.mask is None or self.flags is None:
             return
         if not acts:
             self.flags[...] = True
             return
-        told = (obs if self.outlook.mask == "obs" else infos).get(self.outlook.key)
+        told = (obs if self.fields.mask == "obs" else infos).get(self.fields.key)
         given = told.get(MASK) if isinstance(told, Mapping) else None
         self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}")
 
@@ -82,9 +82,9 @@ class TeamSlot(Slot):
     """Whose next action counts."""
 
     def _lay_out(self) -> None:
-        groups, layout, buffers = self.options.spec.groups, self.options.reading, self._buffers
+        groups, layout, buffers = self.options.spec.groups, self.options.agent_layout, self._buffers
         assert layout is not None
-        self._outlooks = layout.agents
+        self._agent_fields = layout.agents
         self._members: list[Member] = []
         self._spans = []  # of each group: its arrays, the lanes of this environment, and its columns among the agents
         for (name, group), columns in zip(groups.items(), groups.columns.values(), strict=True):
@@ -94,15 +94,15 @@ class TeamSlot(Slot):
             if own.action_mask is not None:
                 own.action_mask[first : first + group.size] = True
             for lane, agent in enumerate(group.members, first):
-                outlook = layout.agents[agent]
-                inside = (outlook.key, *outlook.inside)
+                fields = layout.agents[agent]
+                inside = (fields.key, *fields.inside)
                 rows, final_rows = (
                     [Row((*inside, *path), array, lane) for (path, _), array in zip(seen, arrays, strict=True)]
                     for arrays in (own.obs, own.final_obs)
                 )
                 member = Member(
                     name=agent,
-                    outlook=outlook,
+                    fields=fields,
                     act=action_reader(group.action_space, own.action, lane),
                     rows=rows,
                     final_rows=final_rows,
@@ -112,7 +112,7 @@ class TeamSlot(Slot):
                     starts=np.cumsum([0, *choices(group.action_space)])[:-1],
                 )
                 self._members.append(member)
-        self._by_key = {member.outlook.key: member for member in self._members}
+        self._by_key = {member.fields.key: member for member in self._members}
         known = [] if groups.critic_state_space is None else list(leaves(groups.critic_state_space))
         self._state_rows, self._final_state_rows = (
             [Row(path, array, self.index, CRITIC_STATE) for (path, _), array in zip(known, arrays, strict=True)]
@@ -150,7 +150,7 @@ class TeamSlot(Slot):
         ends = [_ends(member, terminations, "termination") for member in members]
         cut = [_ends(member, truncations, "truncation") for member in members]
         stays = [
-            member.outlook.key in there and not end and not late
+            member.fields.key in there and not end and not late
             for member, end, late in zip(members, ends, cut, strict=True)
         ]
         over = not any(stays) or self.length == self._limit
@@ -228,8 +228,8 @@ class TeamSlot(Slot):
         return result
 
     def _seed_actions(self, seed: int) -> None:
-        for number, outlook in enumerate(self._outlooks.values()):  # whatever the groups
-            self.env.action_space(outlook.key).seed(seed + number)
+        for number, fields in enumerate(self._agent_fields.values()):  # whatever the groups
+            self.env.action_space(fields.key).seed(seed + number)
 
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         obs, infos = super()._begin(seed)
@@ -238,7 +238,7 @@ class TeamSlot(Slot):
         there = self._there()
         if not there:
             raise Misbehaved("after a reset there is nobody in its list of agents")
-        self._alive = [member.outlook.key in there for member in self._members]
+        self._alive = [member.fields.key in there for member in self._members]
         self._acts = self._on_turn(self._alive)
         return obs, infos
 
@@ -268,22 +268,22 @@ class TeamSlot(Slot):
         return there
 
     def _on_turn(self, alive: list[bool]) -> list[bool]:
-        assert self.options.reading is not None
-        if not self.options.reading.turns:
+        assert self.options.agent_layout is not None
+        if not self.options.agent_layout.turns:
             return alive
         whose = self.env.aec_env.agent_selection
-        return [there and member.outlook.key == whose for there, member in zip(alive, self._members, strict=True)]
+        return [there and member.fields.key == whose for there, member in zip(alive, self._members, strict=True)]
 
 
 def _paid(member: Member, rewards: Any, stays: bool) -> float:
     """An agent's reward; whoever is gone without a word gets nothing."""
-    if member.outlook.key not in rewards and stays:
+    if member.fields.key not in rewards and stays:
         raise Misbehaved(f"there is no reward for {member.name}")
-    return reward_of(rewards.get(member.outlook.key, 0.0), f" of {member.name}")
+    return reward_of(rewards.get(member.fields.key, 0.0), f" of {member.name}")
 
 
 def _ends(member: Member, flags: Any, name: str) -> bool:
-    flag = flags.get(member.outlook.key, False)
+    flag = flags.get(member.fields.key, False)
     return flag if type(flag) is bool else flag_of(flag, f"the {name} of {member.name}")
 
 
