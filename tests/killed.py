@@ -74,9 +74,13 @@ def kill_at_random_moments(
     moments = random.Random(seed)
     rows = path / "metrics.jsonl"
     for kill in range(kills):
-        size = rows.stat().st_size if rows.exists() else 0
+        size, saved = rows.stat().st_size if rows.exists() else 0, checkpoint.steps(path)
         process = started(make_env, path, settings)
-        if kill % 2 or not early:
+        if not early:
+            while process.is_alive() and checkpoint.steps(path) == saved:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.2))
+        elif kill % 2:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.2))

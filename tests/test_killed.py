@@ -26,8 +26,6 @@ def named(env_id):
 
 def middle_of_an_episode(run):
     """Whether the run will go on from the middle of an episode."""
-    if not (run / checkpoint.FOLDER).is_dir():
-        return False
     saved, _ = checkpoint.load_newest(run)
     return saved is not None and any(unpack(env).length for env in saved.envs)
 
@@ -47,17 +45,15 @@ def check_killed(env_id, kills, folder):
     kill_at_random_moments(make_env, folder / "killed", settings, kills, seed=kills, early=False, after=look)
     assert_same_run(folder / "whole", folder / "killed")
     resumed = json.loads((folder / "killed" / "result.json").read_text())["resumed"]
+    assert len(resumed) == kills
     assert all(part["exact"] for part in resumed), resumed
     assert any(cut), "it was never killed in the middle of an episode"
-    return len(resumed)
 
 
 def test_twenty_kills_over_six_environments(tmp_path):
     assert sum(TWENTY.values()) == 20
-    resumed = {
-        env_id: check_killed(env_id, kills, tmp_path / env_id.replace("/", "-")) for env_id, kills in TWENTY.items()
-    }
-    assert sum(resumed.values()) >= 10, "most kills came before anything was saved"
+    for env_id, kills in TWENTY.items():
+        check_killed(env_id, kills, tmp_path / env_id.replace("/", "-"))
 
 
 @pytest.mark.parametrize("env_id", OTHERS)
