@@ -18,7 +18,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from proximo.envs.host.bounds import outside
 from proximo.envs.host.buffers import UNSAID, Buffers
-from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, fitting_mask, read_mask
+from proximo.envs.host.rows import EnvContractError, Row, action_reader, choices, fitting_mask, read_mask
 from proximo.envs.host.snapshot import (
     NO_STATE,
     OFF,
@@ -167,7 +167,7 @@ class Slot:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise Misbehaved(
+            raise EnvContractError(
                 f"step must return five values (obs, reward, terminated, truncated, info), not {kind_of(result)}"
             ) from None
         self._reward[self.index] = number = reward_of(reward)
@@ -194,7 +194,7 @@ class Slot:
         own.truncated[index] = truncated and not terminated
         self._buffers.reset[index] = True
         if not isinstance(info, dict):
-            raise Misbehaved(f"step must return a dictionary as info, not {kind_of(info)}")
+            raise EnvContractError(f"step must return a dictionary as info, not {kind_of(info)}")
         for row in self._final_state_rows:
             row.write(critic_state(info))
             row.check()
@@ -377,7 +377,7 @@ class Slot:
             "step": f"at step {self.total:,} (step {self.length:,} of its episode)",
             "state": STATE_ASKED,
         }[self.where]
-        if isinstance(error, Misbehaved):
+        if isinstance(error, EnvContractError):
             return Fault(self.index, where, str(error))
         trace = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
         return Fault(self.index, where, f"{type(error).__name__}: {error}".removesuffix(": "), trace)
@@ -434,9 +434,9 @@ class Slot:
         try:
             obs, info = result
         except (TypeError, ValueError):
-            raise Misbehaved(f"reset must return two values (obs, info), not {kind_of(result)}") from None
+            raise EnvContractError(f"reset must return two values (obs, info), not {kind_of(result)}") from None
         if not isinstance(info, dict):
-            raise Misbehaved(f"reset must return (obs, info) with a dictionary as info, not {kind_of(info)}")
+            raise EnvContractError(f"reset must return (obs, info) with a dictionary as info, not {kind_of(info)}")
         return obs, info
 
     def _write_mask(self, obs: Any, info: Any) -> None:
@@ -449,7 +449,7 @@ class Slot:
 def critic_state(info: Any) -> Any:
     """What only critics see, of what an environment says besides."""
     if not isinstance(info, dict) or CRITIC_STATE not in info:
-        raise Misbehaved(f"info has no entry {CRITIC_STATE!r}, and the environment has a critic_state_space")
+        raise EnvContractError(f"info has no entry {CRITIC_STATE!r}, and the environment has a critic_state_space")
     return info[CRITIC_STATE]
 
 
@@ -482,9 +482,9 @@ def reward_of(reward: Any, whose: str = "") -> float:
             raise TypeError("even if it can be read as a number")
         number = float(reward)
     except (TypeError, ValueError):
-        raise Misbehaved(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
+        raise EnvContractError(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
     if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
-        raise Misbehaved(f"the reward{whose} is {number}")
+        raise EnvContractError(f"the reward{whose} is {number}")
     return number
 
 
@@ -502,7 +502,7 @@ def flag_of(value: Any, name: str) -> bool:
         return bool(value)
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
-        raise Misbehaved(f"{name} must be True or False, not {kind_of(value)}")
+        raise EnvContractError(f"{name} must be True or False, not {kind_of(value)}")
     return bool(array.item())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.rows import Misbehaved
+from proximo.envs.host.rows import EnvContractError
 from proximo.envs.host.slot import Fault, Slot, SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
 
@@ -48,7 +48,7 @@ class SlotGroup:
             for slot in self.slots:
                 try:
                     slot.check()
-                except Misbehaved as error:
+                except EnvContractError as error:
                     self._recover(slot, error)
 
     def ask(self, act: Callable[[Slot], Any]) -> None:

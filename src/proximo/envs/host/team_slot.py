@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from proximo.envs.host.bounds import blank
 from proximo.envs.host.buffers import UNSAID
-from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
+from proximo.envs.host.rows import MASK, EnvContractError, Row, action_reader, choices, fitting_mask
 from proximo.envs.host.slot import CRITIC_STATE, AgentFields, Slot, flag_of, kind_of, reward_of
 from proximo.spaces import leaves
 
@@ -221,10 +221,10 @@ class TeamSlot(Slot):
     def _stepped(self) -> tuple[Any, ...]:
         result = self.env.step({key: self._by_key[key].act() for key in self.env.agents})
         if not isinstance(result, tuple) or len(result) != len(REPORTS):
-            raise Misbehaved(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
+            raise EnvContractError(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
         for name, report in zip(REPORTS, result, strict=True):
             if not isinstance(report, Mapping):
-                raise Misbehaved(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
+                raise EnvContractError(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
         return result
 
     def _seed_actions(self, seed: int) -> None:
@@ -234,10 +234,10 @@ class TeamSlot(Slot):
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         obs, infos = super()._begin(seed)
         if not isinstance(obs, Mapping):
-            raise Misbehaved(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
+            raise EnvContractError(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
         there = self._there()
         if not there:
-            raise Misbehaved("after a reset there is nobody in its list of agents")
+            raise EnvContractError("after a reset there is nobody in its list of agents")
         self._alive = [member.fields.key in there for member in self._members]
         self._acts = self._on_turn(self._alive)
         return obs, infos
@@ -264,7 +264,7 @@ class TeamSlot(Slot):
         there = set(self.env.agents)
         if not there <= self._by_key.keys():
             unknown = ", ".join(sorted(map(str, there - self._by_key.keys())))
-            raise Misbehaved(f"it has agents that are not among its possible_agents: {unknown}")
+            raise EnvContractError(f"it has agents that are not among its possible_agents: {unknown}")
         return there
 
     def _on_turn(self, alive: list[bool]) -> list[bool]:
@@ -278,7 +278,7 @@ class TeamSlot(Slot):
 def _paid(member: Member, rewards: Any, stays: bool) -> float:
     """An agent's reward; whoever is gone without a word gets nothing."""
     if member.fields.key not in rewards and stays:
-        raise Misbehaved(f"there is no reward for {member.name}")
+        raise EnvContractError(f"there is no reward for {member.name}")
     return reward_of(rewards.get(member.fields.key, 0.0), f" of {member.name}")
 
 
