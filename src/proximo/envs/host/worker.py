@@ -52,7 +52,7 @@ def serve(
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     buffers = Buffers(layout, memory)
     worker = Worker(number, buffers, rest, commands)
-    inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done.data
+    inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done_count.data
     awaited = buffers.awaited.data
     with contextlib.suppress(OSError):  # the trainer is gone
         while _told(number, buffers, wake.fileno(), spin):
@@ -68,14 +68,14 @@ def serve(
 
 def _told(number: int, buffers: Buffers, wake: int, spin: bool) -> bool:
     """Wait for the next command; False if there will be none."""
-    asked, done = buffers.asked.data, buffers.done.data
+    command_count, done_count = buffers.command_count.data, buffers.done_count.data
     until = time.monotonic() + SPIN_SECONDS if spin else 0.0
-    while asked[number] == done[number]:
+    while command_count[number] == done_count[number]:
         if time.monotonic() < until:
             continue
         buffers.asleep[number] = True
         fence()
-        if asked[number] == done[number] and not os.read(wake, 64):
+        if command_count[number] == done_count[number] and not os.read(wake, 64):
             return False
         buffers.asleep[number] = False
     fence()
@@ -98,8 +98,8 @@ class Worker:
     def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
         self._buffers = buffers
-        self._busy: Any = buffers.busy.data
-        self._beat: Any = buffers.beat.data
+        self._current_env: Any = buffers.current_env.data
+        self._heartbeat: Any = buffers.heartbeat.data
         self._job = job
         self._num_parts = len(job[1])
         self._reports = reports
@@ -170,8 +170,8 @@ class Worker:
         slot.reset(int(self._buffers.seed[0]))
 
     def _turn_to(self, slot: Slot) -> None:
-        self._busy[self.number] = slot.index
-        self._beat[self.number] = time.monotonic()
+        self._current_env[self.number] = slot.index
+        self._heartbeat[self.number] = time.monotonic()
 
     def _report(self, fault: Fault) -> None:
         self._well = False
