@@ -28,7 +28,7 @@ from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
-from proximo.envs.host.pace import Pace
+from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.rows import MASK, learnable
 from proximo.envs.host.slot import AgentFields, MultiAgentLayout, SlotOptions
@@ -140,7 +140,7 @@ class PettingZooSource:
         self._max_steps = None if self._turns else _max_cycles(env)
         self._arrange(AgentsConfig())
         masked = "info" if self.spec.has_mask else None
-        self.pace = Pace(self._name, self._alone(env), lambda: self._alone(self._made()), masked)
+        self.step_time = StepTime(self._name, self._alone(env), lambda: self._alone(self._made()), masked)
 
     def with_groups(self, agents: AgentsConfig) -> PettingZooSource:
         """The same source with other groups."""
@@ -149,7 +149,7 @@ class PettingZooSource:
         return other
 
     def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
-        workers, why = self.pace.workers(num_envs, env)
+        workers, why = self.step_time.choose_num_workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, agent_layout=self._agent_layout)
         pool.notices += self.notices + why
         self.notices = []

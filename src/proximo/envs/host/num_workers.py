@@ -24,7 +24,7 @@ WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
 WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 
 
-class Pace:
+class StepTime:
     """Measures one environment, when that is first asked for. `env` is at hand; `make` makes another."""
 
     def __init__(self, name: str, env: gymnasium.Env, make: Callable[[], gymnasium.Env], mask_source: str | None):
@@ -35,7 +35,7 @@ class Pace:
         self._make = make
         self._mask_source = mask_source
 
-    def workers(self, num_envs: int, env: EnvConfig) -> tuple[int, list[str]]:
+    def choose_num_workers(self, num_envs: int, env: EnvConfig) -> tuple[int, list[str]]:
         """Processes for `num_envs` environments, and what the user should know of that. The one at hand is closed."""
         chosen = (env.workers, []) if env.workers != "auto" else self._chosen(num_envs)
         if self._env is not None:
