@@ -256,7 +256,7 @@ def test_the_actor_reads_what_is_written_after_it_was_compiled() -> None:
 def test_a_fence_held_by_a_thread_does_not_stop_a_forked_process() -> None:
     code = """
 import os
-from proximo.envs.host import buffers
+from proximo.envs.host import shared_memory
 with buffers._atomic:
     pid = os.fork()
     if pid == 0:

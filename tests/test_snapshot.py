@@ -592,6 +592,6 @@ def test_envpool_has_no_snapshots():
 
 
 def test_workers_load_no_jax():
-    code = "import sys, proximo.envs.host.worker; print('jax' in sys.modules)"
+    code = "import sys, proximo.envs.host.worker_main; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"

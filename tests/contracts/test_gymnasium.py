@@ -325,7 +325,7 @@ def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
-    modules = "proximo.envs.host.worker, proximo.envs.host.registered"
+    modules = "proximo.envs.host.worker_main, proximo.envs.host.registered"
     code = f"import {modules}, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -697,7 +697,7 @@ def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
-    code = "import proximo.envs.host.worker, proximo.envs.host.zoo, sys; print('jax' in sys.modules)"
+    code = "import proximo.envs.host.worker_main, proximo.envs.host.zoo, sys; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

@@ -21,8 +21,8 @@ from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
-from proximo.envs.host.rows import MASK, learnable, mask_method, read_mask
 from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.config import MAX_WORKERS, EnvConfig
-from proximo.envs.host.rows import choices, read_mask
+from proximo.envs.host.transfer import choices, read_mask
 from proximo.envs.host.workers import num_cores
 from proximo.spaces import Path, build, to_mask
 

@@ -30,9 +30,9 @@ from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.rows import MASK, learnable
 from proximo.envs.host.slot import AgentFields, MultiAgentLayout, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
+from proximo.envs.host.transfer import MASK, learnable
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError

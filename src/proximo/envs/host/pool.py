@@ -14,7 +14,7 @@ import numpy as np
 from proximo.config import EnvConfig
 from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
-from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
+from proximo.envs.host.shared_memory import Buffers, GroupBuffers, Layout, as_tree, private_memory
 from proximo.envs.host.slot import Fault, MultiAgentLayout, Slot, SlotOptions
 from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.envs.host.workers import ProcessBackend

@@ -17,8 +17,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from proximo.envs.host.bounds import outside
-from proximo.envs.host.buffers import UNSAID, Buffers
-from proximo.envs.host.rows import EnvContractError, Row, action_reader, choices, fitting_mask, read_mask
+from proximo.envs.host.shared_memory import UNSAID, Buffers
 from proximo.envs.host.snapshot import (
     NO_STATE,
     OFF,
@@ -32,6 +31,7 @@ from proximo.envs.host.snapshot import (
     set_hook_state,
     unpack,
 )
+from proximo.envs.host.transfer import EnvContractError, Row, action_reader, choices, fitting_mask, read_mask
 from proximo.envs.spec import EnvSpec
 from proximo.host_seeds import RESET_OFFSET, SEED_INTERVAL, episode_seed, restart_seed
 from proximo.spaces import Path, leaves

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.rows import EnvContractError
+from proximo.envs.host.shared_memory import Buffers
 from proximo.envs.host.slot import Fault, Slot, SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
+from proximo.envs.host.transfer import EnvContractError
 
 
 def make_slot(index: int, factory: Callable[[], Any], buffers: Buffers, options: SlotOptions) -> Slot:

@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.buffers import Buffers, Layout, private_memory
-from proximo.envs.host.rows import MASK
+from proximo.envs.host.shared_memory import Buffers, Layout, private_memory
 from proximo.envs.host.slot import SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
+from proximo.envs.host.transfer import MASK
 from proximo.spaces import leaves, pick
 
 

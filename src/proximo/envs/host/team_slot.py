@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.host.bounds import blank
-from proximo.envs.host.buffers import UNSAID
-from proximo.envs.host.rows import MASK, EnvContractError, Row, action_reader, choices, fitting_mask
+from proximo.envs.host.shared_memory import UNSAID
 from proximo.envs.host.slot import CRITIC_STATE, AgentFields, Slot, flag_of, kind_of, reward_of
+from proximo.envs.host.transfer import MASK, EnvContractError, Row, action_reader, choices, fitting_mask
 from proximo.spaces import leaves
 
 REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")

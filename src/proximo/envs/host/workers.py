@@ -18,10 +18,10 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
-from proximo.envs.host.requests import send_request
+from proximo.envs.host.messages import send_request
+from proximo.envs.host.shared_memory import ALIGNMENT, NOBODY, Buffers, Layout, fence
 from proximo.envs.host.slot import STATE_ASKED, Fault, SlotOptions
-from proximo.envs.host.worker import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
+from proximo.envs.host.worker_main import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
 from proximo.errors import UserError
 from proximo.processes import block_signals, signals_blocked
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import Buffers, fence
-from proximo.envs.host.requests import read_request
+from proximo.envs.host.messages import read_request
+from proximo.envs.host.shared_memory import Buffers, fence
 from proximo.envs.host.slot import Fault, Slot
 from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.processes import leave_signals
