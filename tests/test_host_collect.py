@@ -257,10 +257,10 @@ def test_a_fence_held_by_a_thread_does_not_stop_a_forked_process() -> None:
     code = """
 import os
 from proximo.envs.host import shared_memory
-with buffers._atomic:
+with shared_memory._atomic:
     pid = os.fork()
     if pid == 0:
-        buffers.fence()
+        shared_memory.fence()
         os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """

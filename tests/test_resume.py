@@ -120,6 +120,18 @@ def test_a_run_that_is_interrupted_before_its_final_evaluation_is_evaluated_late
     assert_same_run(whole, path)
 
 
+def test_a_run_on_an_environment_that_is_not_deterministic_says_so_once_and_goes_on(tmp_path):
+    path = tmp_path / "run"
+    trainer(path, restorable.Chance).train(callback=at_update(5, interrupt))
+    again = resume(path, restorable.Chance)
+    result = again.train()
+    assert result["resumed"] == [{"step": 64 * 5, "exact": False}]
+    assert result["total_steps"] == 64 * 20
+    said = [sentence for sentence in again.console.said if "cannot be restored" in sentence]
+    assert len(said) == 1
+    assert said[0].startswith("The environment Chance cannot be restored: the same seed and the same 80 actions lead")
+
+
 def test_an_interrupted_run_without_evaluations_keeps_the_same_best_policy(tmp_path):
     """Judged after every third of 60 updates, and not once more where it was interrupted."""
     settings = {"eval_frequency": 0, "total_timesteps": 64 * 60}
