@@ -61,15 +61,26 @@ def run_to_end(make_env: Callable[[], Any], path: Path, settings: dict[str, Any]
 
 
 def kill_at_random_moments(
-    make_env: Callable[[], Any], path: Path, settings: dict[str, Any], kills: int, seed: int = 0
+    make_env: Callable[[], Any],
+    path: Path,
+    settings: dict[str, Any],
+    kills: int,
+    seed: int = 0,
+    early: bool = True,
+    after: Callable[[Path], None] = lambda path: None,
 ) -> None:
-    """Every other time a while after the start of the process, the other times a while after training goes on."""
+    """If `early`, every other time a while after the start of the process, the other times a while after training goes
+    on. Otherwise a while after the next checkpoint. Each time, `after` looks at what is left."""
     moments = random.Random(seed)
     rows = path / "metrics.jsonl"
     for kill in range(kills):
-        size = rows.stat().st_size if rows.exists() else 0
+        size, saved = rows.stat().st_size if rows.exists() else 0, checkpoint.steps(path)
         process = started(make_env, path, settings)
-        if kill % 2:
+        if not early:
+            while process.is_alive() and checkpoint.steps(path) == saved:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.2))
+        elif kill % 2:
             while process.is_alive() and not (rows.exists() and rows.stat().st_size > size):
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.2))
@@ -78,6 +89,7 @@ def kill_at_random_moments(
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over, or failed, before it could be killed"
+        after(path)
     run_to_end(make_env, path, settings)
 
 

@@ -28,7 +28,7 @@ from proximo.config import Config, EnvConfig
 from proximo.display.console import Console
 from proximo.envs.groups import ONE
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.workers import Workers
+from proximo.envs.host.workers import ProcessBackend
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.behaviour import Learners, actors
@@ -73,14 +73,14 @@ def wait_until(true: Callable[[], bool], seconds: float) -> bool:
 @pytest.fixture(autouse=True)
 def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The processes that a test starts, in order; after it they are gone, as is what they shared."""
-    started, start, shared = [], Workers._start, set(os.listdir("/dev/shm"))
+    started, start, shared = [], ProcessBackend._start, set(os.listdir("/dev/shm"))
     handler = signal.getsignal(signal.SIGALRM)
 
-    def recorded(self: Workers, worker: int) -> None:
+    def recorded(self: ProcessBackend, worker: int) -> None:
         start(self, worker)
         started.append(self._processes[worker].pid)
 
-    monkeypatch.setattr(Workers, "_start", recorded)
+    monkeypatch.setattr(ProcessBackend, "_start", recorded)
     yield started
     assert not [pid for pid in started if running(pid)]
     assert wait_until(lambda: set(os.listdir("/dev/shm")) <= shared, 2)
@@ -456,8 +456,8 @@ def test_closing_one_pool_beside_another(start_method: Any, pids: list[int]) -> 
     ):
         older.reset(0)
         younger.reset(0)
-        assert isinstance(older._engine, Workers)
-        processes = list(older._engine._processes.values())
+        assert isinstance(older._backend, ProcessBackend)
+        processes = list(older._backend._processes.values())
         started = time.monotonic()
         older.close()
         assert time.monotonic() - started < 1

@@ -256,11 +256,11 @@ def test_the_actor_reads_what_is_written_after_it_was_compiled() -> None:
 def test_a_fence_held_by_a_thread_does_not_stop_a_forked_process() -> None:
     code = """
 import os
-from proximo.envs.host import buffers
-with buffers._atomic:
+from proximo.envs.host import shared_memory
+with shared_memory._atomic:
     pid = os.fork()
     if pid == 0:
-        buffers.fence()
+        shared_memory.fence()
         os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """

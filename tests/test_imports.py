@@ -24,11 +24,12 @@ ALLOWED = {
     "compile": "",
     "credentials": "",
     "errors": "",
+    "host_seeds": "",
     "processes": "",
     "spaces": "",
     "run_dir.files": "",
     "presets": "config errors settings",
-    "seeding": "errors",
+    "seeding": "errors host_seeds",
     "config": "errors",
     "yaml_file": "errors run_dir.files",
     "settings": "config credentials errors seeding yaml_file",
@@ -38,7 +39,7 @@ ALLOWED = {
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
-    "envs": "compile config errors processes seeding spaces",
+    "envs": "compile config errors host_seeds processes seeding spaces",
     "policy": "compile _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
     "rollout": "compile config errors run_dir seeding spaces envs policy",
     "ppo": "config errors seeding spaces policy rollout",

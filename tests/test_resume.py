@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import probes
-import stateful
+import restorable
 from killed import SETTINGS, assert_same_run, kill_at_random_moments, lines, run_to_end
 from proximo import PPOAgent, PPOTrainer
 from proximo.config import MAX_SEED
@@ -33,16 +33,8 @@ def compiled():
     return "gymnax/CartPole-v1"
 
 
-class Hooked(stateful.Hooked):
-    """Forgets everything at a reset: what outlives one is nobody's to restore in an evaluation."""
-
-    def reset(self, **options):
-        self.total = 0.0
-        return super().reset(**options)
-
-
 def hooked():
-    return Hooked
+    return restorable.Hooked
 
 
 def registered():
@@ -64,7 +56,7 @@ def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(kills, tmp_
     kinds = {
         "compiled": (compiled, 300, 0, min(2 * kills, 20)),
         "hook and workers": (hooked, 10 * kills, 2, kills),
-        "attributes": (registered, 150, 0, min(kills, 6)),
+        "replay": (registered, 150, 0, min(kills, 6)),
     }
     with ThreadPoolExecutor(len(kinds)) as pool:
         runs = {name: pool.submit(killed, *kind, tmp_path / name) for name, kind in kinds.items()}
@@ -126,6 +118,18 @@ def test_a_run_that_is_interrupted_before_its_final_evaluation_is_evaluated_late
     assert (result["stop_reason"], result["updates"], result["final_eval"]) == ("interrupted", 20, None)
     assert resume(path).train()["resumed"] == [{"step": 64 * 20, "exact": True}]
     assert_same_run(whole, path)
+
+
+def test_a_run_on_an_environment_that_is_not_deterministic_says_so_once_and_goes_on(tmp_path):
+    path = tmp_path / "run"
+    trainer(path, restorable.Chance).train(callback=at_update(5, interrupt))
+    again = resume(path, restorable.Chance)
+    result = again.train()
+    assert result["resumed"] == [{"step": 64 * 5, "exact": False}]
+    assert result["total_steps"] == 64 * 20
+    said = [sentence for sentence in again.console.said if "cannot be restored" in sentence]
+    assert len(said) == 1
+    assert said[0].startswith("The environment Chance cannot be restored: the same seed and the same 80 actions lead")
 
 
 def test_an_interrupted_run_without_evaluations_keeps_the_same_best_policy(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from proximo import PPOTrainer
 from proximo.config import MAX_SEED
+from proximo.host_seeds import RESET_OFFSET, episode_seed, restart_seed
 from proximo.seeding import (
-    RESET_OFFSET,
     evaluation_action_key,
     evaluation_key,
     network_key,
@@ -51,6 +51,22 @@ def streams(seed: int) -> dict[str, Any]:
 )
 def test_offsets_are_fixed_for_ever(stream: str, number: int) -> None:
     assert words(streams(7)[stream]) == words(jax.random.key(number))
+
+
+def test_seeds_of_later_episodes_are_fixed_for_ever():
+    assert [episode_seed(10_003, episode) for episode in range(4)] == [
+        10_003,
+        1_327_227_888,
+        506_962_125,
+        1_834_180_010,
+    ]
+    assert episode_seed(2**31 - 1, 0) == 2**31 - 1
+    assert restart_seed(3, 2) == 2_000_009
+
+
+def test_environments_side_by_side_share_no_seed():
+    numbers = np.arange(1, 400_000) * 1_327_217_885 % 2**31
+    assert np.minimum(numbers, 2**31 - numbers).min() >= 1_000
 
 
 @pytest.mark.parametrize("seed", [0, 1, 999, 10_000, 0xAC7, 0xA11CE, MAX_SEED])

@@ -118,6 +118,7 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
         "env.timeout": draw(positive(1e6)),
         "env.on_error": draw(st.sampled_from(["stop", "restart"])),
         "env.max_restarts": draw(st.integers(0, 1000)),
+        "env.replay_limit": draw(st.integers(0, 10**9)),
         "env.start_method": draw(st.sampled_from(["forkserver", "spawn", "fork"])),
         "env.max_steps_per_episode": draw(st.none() | st.integers(1, 10**9)),
         "env.frame_stack": draw(st.integers(1, 64)),

@@ -80,6 +80,13 @@ class EnvConfig:
     max_restarts: int = setting(
         10, "Restarts of failed host environments before the run ends.", at_least=0, at_most=MOST
     )
+    replay_limit: int = setting(
+        20_000,
+        "Steps that are replayed, at most, to restore a host environment when a run is resumed: this takes as long as "
+        "playing them did. Longer episodes, and with 0 all, give way to new ones.",
+        at_least=0,
+        at_most=MOST,
+    )
     start_method: Literal["forkserver", "spawn", "fork"] = setting(
         "forkserver", "How worker processes are started; fork is fast but unsafe with threads."
     )

@@ -3,6 +3,8 @@
     network initialisation   seed
     environments             seed + i for environment i (host); one stream from `seed` (compiled)
     first reset              seed + 10_000 (host: + i for environment i)
+    later episodes           + 1_327_217_885 * n for episode n, modulo 2^31 (host, `host_seeds.episode_seed`): those
+                             that begin at least 1,024 steps after the last seed was given
     evaluation               seed + 999 in the place of seed, for environments and sampled actions alike
     restart r of one         1_000_003 * r further on (host)
     resume r                 7_919 * r further on, modulo 2^30 (host, where environments cannot be put back)
@@ -20,9 +22,9 @@ from __future__ import annotations
 import jax
 from flax import struct
 
-RESET_OFFSET = 10_000
+from proximo.host_seeds import RESET_OFFSET
+
 EVALUATION_OFFSET = 999
-RESTART_STRIDE = 1_000_003
 RESUME_STRIDE = 7_919
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7

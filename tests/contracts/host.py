@@ -9,7 +9,7 @@ import numpy as np
 
 from proximo.envs.api import HostEnv, HostSource, LaneStep, Timestep, envs_of, lanes_of
 from proximo.envs.groups import ONE
-from proximo.envs.host.buffers import stored_dtype
+from proximo.envs.host.shared_memory import stored_dtype
 from proximo.spaces import leaves, pick
 
 ENVS = 4

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from contracts.host import ENVS, exchange, received, same
 from proximo.envs.api import Groups, HostEnv, HostSource, Timestep
 from proximo.envs.host.bounds import outside
-from proximo.envs.host.buffers import stored_dtype
+from proximo.envs.host.shared_memory import stored_dtype
 from proximo.spaces import leaves, pick
 
 

@@ -289,9 +289,9 @@ def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_auto_asks_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from proximo.envs.host import pace
+    from proximo.envs.host import num_workers
 
-    monkeypatch.setattr(pace, "num_cores", lambda: 4)
+    monkeypatch.setattr(num_workers, "num_cores", lambda: 4)
     source = gymnasium_source(host_probes.Walk)
     for seconds, envs, workers in [
         ((2e-6, 2e-6), 8, 0),
@@ -301,15 +301,15 @@ def test_auto_asks_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> Non
         ((2e-3, 1e-4), 16, 16),
         ((2e-3, 1e-4), 1, 0),
     ]:
-        source.pace.seconds = seconds
-        chosen, why = source.pace.workers(envs, EnvConfig(workers="auto"))
+        source.step_time.seconds = seconds
+        chosen, why = source.step_time.choose_num_workers(envs, EnvConfig(workers="auto"))
         assert chosen == workers, seconds
         assert why[0].startswith(f"A step of Walk takes {seconds[0] * 1e6:,.0f} us")
-    assert source.pace.workers(8, EnvConfig(workers=5)) == (5, [])
+    assert source.step_time.choose_num_workers(8, EnvConfig(workers=5)) == (5, [])
 
 
 def test_measuring_survives_forbidden_actions() -> None:
-    from proximo.envs.host.pace import measure
+    from proximo.envs.host.num_workers import measure
 
     class Strict(host_probes.Walk):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -325,7 +325,7 @@ def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
-    modules = "proximo.envs.host.worker, proximo.envs.host.registered"
+    modules = "proximo.envs.host.worker_main, proximo.envs.host.registered"
     code = f"import {modules}, sys; print([m for m in ('jax', 'flax', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -35,8 +35,8 @@ from proximo.envs.api import HostEnv, Timestep
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import Groups
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.state import decode, encode
-from proximo.envs.host.workers import Workers
+from proximo.envs.host.snapshot import decode, encode
+from proximo.envs.host.workers import ProcessBackend
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import TeamAgent, make_agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
@@ -71,16 +71,37 @@ def test_restoring(env: Any, workers: int) -> None:
     check_restoring(pettingzoo_source(env), EnvConfig(workers=0), EnvConfig(workers=workers))
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-@pytest.mark.parametrize("wrong", [5, [], [True], ["a", "b", "c"], [np.zeros(2)] * 3])
-def test_a_state_of_something_else_is_refused(place: int, wrong: Any) -> None:
+def other_shapes(held: dict[str, Any]) -> dict[str, Any]:
+    return held | {"shown": [*held["shown"][:-1], np.zeros(2)]}
+
+
+def somebody_else(held: dict[str, Any]) -> dict[str, Any]:
+    return held | {"shown": [*held["shown"][:-1], ~held["shown"][-1]]}
+
+
+@pytest.mark.parametrize("forge", [other_shapes, somebody_else])
+def test_a_state_of_something_else_is_refused(forge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     env, _ = one_env(Lifetimes)
-    outer = decode(env.get_states()[0])
-    inner = decode(outer[0])
-    inner[place] = wrong
-    assert not env.set_states([encode([encode(inner), *outer[1:]])])
-    assert env.notices == ["The environment lifetimes cannot be restored: it does not take back its state."]
+    held = decode(env.get_states()[0])
+    assert not env.set_states([encode(forge(held))])
+    (notice,) = env.notices
+    assert notice.startswith("The environment lifetimes cannot be restored: ")
     assert env.recv(0).groups["all"].alive.tolist() == [YES, YES, NO], "it was reset"
+
+
+class Speaking(zoo_probes.Leaving):
+    """Speaks for itself."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {"agents": self.agents, "now": self.now}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.agents, self.now = state["agents"], state["now"]
+
+
+def test_restoring_by_a_hook() -> None:
+    """Also whoever is gone without a word in the next step is known then."""
+    check_restoring(pettingzoo_source(Speaking), EnvConfig(workers=0), EnvConfig(workers=1))
 
 
 def test_environments_are_seeded_one_by_one() -> None:
@@ -398,13 +419,13 @@ def test_compiled_and_host_collection_give_the_same_rollout() -> None:
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes that a test starts."""
-    started, start = [], Workers._start
+    started, start = [], ProcessBackend._start
 
-    def recorded(self: Workers, worker: int) -> None:
+    def recorded(self: ProcessBackend, worker: int) -> None:
         start(self, worker)
         started.append(self._processes[worker].pid)
 
-    monkeypatch.setattr(Workers, "_start", recorded)
+    monkeypatch.setattr(ProcessBackend, "_start", recorded)
     return started
 
 
@@ -676,7 +697,7 @@ def test_jax_stays_out_of_worker_processes() -> None:
     import subprocess
     import sys
 
-    code = "import proximo.envs.host.worker, proximo.envs.host.zoo, sys; print('jax' in sys.modules)"
+    code = "import proximo.envs.host.worker_main, proximo.envs.host.zoo, sys; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

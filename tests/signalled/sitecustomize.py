@@ -145,7 +145,7 @@ def patch_pool(module: Any) -> None:
 
 def patch_workers(module: Any) -> None:
     if PHASE == "environments":
-        module.Workers._start = at(2, module.Workers._start)
+        module.ProcessBackend._start = at(2, module.ProcessBackend._start)
 
 
 def patch_files(module: Any) -> None:

@@ -21,7 +21,16 @@ from proximo.run_dir.directory import CONFIG, METRICS
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.run_dir.read import read_config
 
-IRRELEVANT = ("seed", "env.id", "env.workers", "env.timeout", "env.start_method", "checkpoint.", "track.")
+IRRELEVANT = (
+    "seed",
+    "env.id",
+    "env.workers",
+    "env.timeout",
+    "env.replay_limit",
+    "env.start_method",
+    "checkpoint.",
+    "track.",
+)
 """Settings in which the runs of a trial may differ: what comes out does not depend on them."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from proximo.compile import cached, jit
 from proximo.envs.api import Part, PyTree, envs_of, lanes_of
-from proximo.envs.host.buffers import ALIGNMENT, aligned
+from proximo.envs.host.shared_memory import ALIGNMENT, aligned
 from proximo.policy.behaviour import Behaviour, draw_actions, draw_noise
 
 SMALL = 100_000

@@ -18,7 +18,7 @@ from proximo.run_dir.files import total_memory, write_atomically
 
 Tree = Any
 Tensors = dict[str, np.ndarray]
-VERSIONS = {"checkpoint": 3}
+VERSIONS = {"checkpoint": 4}
 """Of the kinds of files whose content has changed; others are still in their first version."""
 LONGEST = 300
 """Letters of an error that may quote a file."""

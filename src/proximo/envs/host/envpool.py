@@ -19,12 +19,12 @@ from gymnasium import spaces
 from proximo.config import EnvConfig
 from proximo.envs.api import Part, PyTree, Timestep
 from proximo.envs.groups import ONE
-from proximo.envs.host.buffers import UNSAID, Buffers, Layout, private_memory
 from proximo.envs.host.pool import split_parts, timestep
+from proximo.envs.host.shared_memory import UNSAID, Buffers, Layout, private_memory
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
-from proximo.seeding import RESET_OFFSET
+from proximo.host_seeds import RESET_OFFSET
 from proximo.spaces import Path, build, leaves, pick, shown
 
 

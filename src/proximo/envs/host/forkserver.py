@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from multiprocessing import current_process, util
 
-from proximo.envs.host.worker import PROCESS_NAME
+from proximo.envs.host.worker_main import PROCESS_NAME
 from proximo.processes import SIGNALS
 
 

@@ -18,11 +18,11 @@ from proximo.config import EnvConfig
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
-from proximo.envs.host.pace import Pace
+from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered
-from proximo.envs.host.rows import MASK, learnable, mask_method, read_mask
 from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask
@@ -129,10 +129,10 @@ class GymnasiumSource:
         )
         if self.mask_source is not None:
             _check_mask(env, obs, info, self.mask_source, name)
-        self.pace = Pace(name, env, self._made, self.mask_source)
+        self.step_time = StepTime(name, env, self._made, self.mask_source)
 
     def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
-        workers, why = self.pace.workers(num_envs, env)
+        workers, why = self.step_time.choose_num_workers(num_envs, env)
         pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, self.mask_source)
         pool.notices += self.notices + why
         self.notices = []

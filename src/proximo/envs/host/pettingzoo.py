@@ -28,11 +28,11 @@ from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
-from proximo.envs.host.pace import Pace
+from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.rows import MASK, learnable
-from proximo.envs.host.slot import Outlook, Reading, SlotOptions
+from proximo.envs.host.slot import AgentFields, MultiAgentLayout, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
+from proximo.envs.host.transfer import MASK, learnable
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
@@ -128,7 +128,7 @@ class PettingZooSource:
         try:
             obs, infos = env.reset(seed=0)
             self._turns = takes_turns(env)
-            self._roster, outlooks, left_out = survey(env, obs, infos, self._turns)
+            self._roster, agent_fields, left_out = survey(env, obs, infos, self._turns)
         except Exception as error:
             raise EnvError(
                 f"The environment {self._name} cannot be reset: {type(error).__name__}: {error}.",
@@ -136,11 +136,11 @@ class PettingZooSource:
             ) from None
         check_spaces(self._roster, self._name)
         self.notices = [f"Left out of the observation, being text: {', '.join(left_out)}."] if left_out else []
-        self._reading = Reading(outlooks, self._turns)
+        self._agent_layout = MultiAgentLayout(agent_fields, self._turns)
         self._max_steps = None if self._turns else _max_cycles(env)
         self._arrange(AgentsConfig())
         masked = "info" if self.spec.has_mask else None
-        self.pace = Pace(self._name, self._alone(env), lambda: self._alone(self._made()), masked)
+        self.step_time = StepTime(self._name, self._alone(env), lambda: self._alone(self._made()), masked)
 
     def with_groups(self, agents: AgentsConfig) -> PettingZooSource:
         """The same source with other groups."""
@@ -149,8 +149,8 @@ class PettingZooSource:
         return other
 
     def open_envs(self, num_envs: int, env: EnvConfig) -> AsyncEnvPool:
-        workers, why = self.pace.workers(num_envs, env)
-        pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, reading=self._reading)
+        workers, why = self.step_time.choose_num_workers(num_envs, env)
+        pool = AsyncEnvPool(self.factory, self.spec, num_envs, env, workers, agent_layout=self._agent_layout)
         pool.notices += self.notices + why
         self.notices = []
         return pool
@@ -158,18 +158,15 @@ class PettingZooSource:
     def filmed(self, env: EnvConfig) -> tuple[AsyncEnvPool, Camera]:
         """One environment in this process, and the camera on it."""
         camera = Camera(drawable(self._made, self.factory, self._drawing, self._name), self._name)
-        return AsyncEnvPool(lambda: camera, self.spec, 1, env, reading=self._reading), camera
+        return AsyncEnvPool(lambda: camera, self.spec, 1, env, agent_layout=self._agent_layout), camera
 
     def _arrange(self, agents: AgentsConfig) -> None:
-        masked = [name for name, outlook in self._reading.agents.items() if outlook.mask]
+        masked = [name for name, fields in self._agent_layout.agents.items() if fields.mask]
         self.spec: EnvSpec = team_spec(self._name, self._roster, agents, self._max_steps, masked)
 
     def _alone(self, env: Any) -> TeamEnv:
         """One environment, outside of a pool."""
-        options = SlotOptions(
-            self.spec, None, limit=None, max_restarts=0, reset_offset=0, restart_stride=0, reading=self._reading
-        )
-        return TeamEnv(env, options)
+        return TeamEnv(env, SlotOptions(self.spec, None, limit=None, agent_layout=self._agent_layout))
 
     def check_fresh(self) -> None:
         """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""
@@ -204,9 +201,9 @@ def _has_extra(module: str) -> bool:
     return any(env_id.startswith(f"{module}/") for env_id in pettingzoo.aec_registry)
 
 
-def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[str, Outlook], list[str]]:
+def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[str, AgentFields], list[str]]:
     """Who there is, where each one's part is in what `env` reports, and which texts are left out."""
-    observation_spaces, action_spaces, outlooks = {}, {}, {}
+    observation_spaces, action_spaces, agent_fields = {}, {}, {}
     left_out: list[str] = []
     informed = {agent for agent, info in infos.items() if isinstance(info, Mapping) and MASK in info}
     for agent in env.possible_agents:
@@ -222,10 +219,10 @@ def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[st
         inside: Path = ()
         if mask == "obs" and isinstance(space, spaces.Dict) and list(space.spaces) == [OBSERVATION]:
             space, inside = space[OBSERVATION], (OBSERVATION,)
-        outlooks[name] = Outlook(agent, inside, mask)
+        agent_fields[name] = AgentFields(agent, inside, mask)
         observation_spaces[name] = space
         action_spaces[name] = env.action_space(agent)
-    return Roster(observation_spaces, action_spaces, None, _state_space(env)), outlooks, left_out
+    return Roster(observation_spaces, action_spaces, None, _state_space(env)), agent_fields, left_out
 
 
 def _state_space(env: Any) -> spaces.Space | None:

@@ -14,18 +14,16 @@ import numpy as np
 from proximo.config import EnvConfig
 from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
-from proximo.envs.host.buffers import Buffers, GroupBuffers, Layout, as_tree, private_memory
-from proximo.envs.host.crew import Crew, make_slot
-from proximo.envs.host.slot import Fault, Reading, Slot, SlotOptions
-from proximo.envs.host.trial import SECONDS, obstacle
-from proximo.envs.host.workers import Workers
+from proximo.envs.host.shared_memory import Buffers, GroupBuffers, Layout, as_tree, private_memory
+from proximo.envs.host.slot import Fault, MultiAgentLayout, Slot, SlotOptions
+from proximo.envs.host.slot_group import SlotGroup, make_slot
+from proximo.envs.host.workers import ProcessBackend
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
-from proximo.seeding import RESET_OFFSET, RESTART_STRIDE
 from proximo.spaces import Path, leaves, pick
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Who steps the environments."""
 
     buffers: Buffers
@@ -61,7 +59,7 @@ class AsyncEnvPool:
         env: EnvConfig,
         workers: int = 0,
         mask_source: str | None = None,
-        reading: Reading | None = None,
+        agent_layout: MultiAgentLayout | None = None,
     ):
         self.spec = spec
         self.num_envs = num_envs
@@ -70,28 +68,26 @@ class AsyncEnvPool:
         self._restarts = 0
         self._reset_options: dict[str, Any] | None = None
         self._env = env
-        self._factory = factory
         groups = split_parts(num_envs, env.groups)
-        self._options = options = SlotOptions(
+        options = SlotOptions(
             spec=spec,
             mask_source=mask_source,
             limit=env.max_steps_per_episode,
             max_restarts=env.max_restarts if env.on_error == "restart" else 0,
-            reset_offset=RESET_OFFSET,
-            restart_stride=RESTART_STRIDE,
-            reading=reading,
+            replay_limit=env.replay_limit,
+            agent_layout=agent_layout,
         )
         workers = min(workers, num_envs)
         layout = Layout(spec, num_envs, workers)
-        self._engine: Engine
+        self._backend: Backend
         if workers:
             self.parts: tuple[Part, ...] = tuple((group,) for group in groups)
             ranges = [range(group.start, group.stop) for group in groups]
-            self._engine = Workers(factory, layout, options, ranges, env.timeout, env.start_method)
+            self._backend = ProcessBackend(factory, layout, options, ranges, env.timeout, env.start_method)
         else:
             self.parts = (tuple(groups),)
-            self._engine = Here(factory, layout, options, env.timeout)
-        self._buffers = self._engine.buffers
+            self._backend = InProcessBackend(factory, layout, options, env.timeout)
+        self._buffers = self._backend.buffers
         self._actions = [action_places(self._buffers, spec, envs_of(part)) for part in self.parts]
         self._all = timestep(self._buffers, spec, slice(0, num_envs))
         self._views = [timestep(self._buffers, spec, envs_of(part)) for part in self.parts]
@@ -101,9 +97,9 @@ class AsyncEnvPool:
         buffers.seed[0] = seed
         if options != self._reset_options:
             self._reset_options = options
-            self._judge(self._engine.set_options(options))
-        self._engine.begin(len(self.parts))
-        self._judge(self._engine.finish(len(self.parts)))
+            self._judge(self._backend.set_options(options))
+        self._backend.begin(len(self.parts))
+        self._judge(self._backend.finish(len(self.parts)))
         # Also where an environment had to be started anew: nothing was lost.
         buffers.reset[...] = False
         for own in buffers.groups.values():
@@ -116,45 +112,35 @@ class AsyncEnvPool:
     def send(self, part: int, action: dict[str, PyTree]) -> None:
         for name, path, array in self._actions[part]:
             array[...] = pick(action[name], path)
-        self._engine.begin(part)
+        self._backend.begin(part)
 
     def recv(self, part: int) -> Timestep:
-        faults = self._engine.finish(part)
+        faults = self._backend.finish(part)
         if faults:
             self._judge(faults)
         return self._views[part]
 
     def get_states(self) -> list[bytes | None]:
-        answers, faults = self._engine.exchange_states({})
+        answers, faults = self._backend.exchange_states({})
         self._judge(faults)
         return [answers.get(index) for index in range(self.num_envs)]
 
     def set_states(self, states: list[bytes]) -> bool:
-        fitting = len(states) == self.num_envs and all(type(state) is bytes for state in states)
-        why_not = self._obstacle() if fitting else "there is not a state for each of them"
-        if why_not is None:
-            answers, faults = self._engine.exchange_states(dict(enumerate(states)))
+        why_not = "there is not a snapshot for each of them"
+        if len(states) == self.num_envs and all(type(state) is bytes for state in states):
+            answers, faults = self._backend.exchange_states(dict(enumerate(states)))
             self._judge(faults)
-            if all(answers.get(index) is True for index in range(self.num_envs)):
+            unlike = [answers.get(index) for index in range(self.num_envs) if answers.get(index) is not True]
+            if not unlike:
                 return True
-            self._judge(self._engine.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
+            why_not = unlike[0] or "it failed"
+            self._judge(self._backend.exchange_states(dict.fromkeys(range(self.num_envs)))[1])
             self.reset(int(self._buffers.seed[0]), self._reset_options)
-            why_not = "it does not take back its state"
         self.notices.append(f"The environment {self.spec.id} cannot be restored: {why_not}.")
         return False
 
-    def _obstacle(self) -> str | None:
-        """Why environments like these cannot be restored; found out in this process, and not for ever."""
-        alarm = Alarm(self._env.timeout + SECONDS)
-        try:
-            with alarm:
-                options = self._options
-                return obstacle(self._factory, options.mask_source, None if options.reading is None else options)
-        finally:
-            alarm.close()
-
     def close(self) -> None:
-        self._engine.close()
+        self._backend.close()
 
     def __enter__(self) -> AsyncEnvPool:
         return self
@@ -177,25 +163,25 @@ class AsyncEnvPool:
             self.notices.append(f"{sentence} It was started anew; that episode is left out.")
 
 
-class Here:
+class InProcessBackend:
     """Steps all environments in this process, when asked."""
 
     def __init__(self, factory: Callable[[], Any], layout: Layout, options: SlotOptions, timeout: float):
         self.buffers = Buffers(layout, private_memory(layout))
         slots = [make_slot(index, factory, self.buffers, options) for index in range(layout.num_envs)]
         self._faults: list[Fault] = []
-        self._crew = Crew(slots, self.buffers, self._faults.append)
+        self._slot_group = SlotGroup(slots, self.buffers, self._faults.append)
         self._alarm = Alarm(timeout)
 
     def begin(self, command: int) -> None:
         with self._alarm:
             if command == 0:
-                self._crew.do(self._step)
+                self._slot_group.do(self._step)
             else:
-                self._crew.do(self._reset)
+                self._slot_group.do(self._reset)
 
     def set_options(self, options: dict[str, Any] | None) -> list[Fault]:
-        for slot in self._crew.slots:
+        for slot in self._slot_group.slots:
             slot.reset_options = options
         return []
 
@@ -213,12 +199,16 @@ class Here:
     def exchange_states(self, given: dict[int, Any]) -> tuple[dict[int, Any], list[Fault]]:
         answers: dict[int, Any] = {}
 
-        def act(slot: Slot) -> None:
+        def alive() -> None:
             self._alarm.since = Alarm.ticks
-            answers[slot.index] = slot.set_state(given[slot.index]) if slot.index in given else slot.get_state()
+
+        def act(slot: Slot) -> None:
+            alive()
+            asked = slot.index in given
+            answers[slot.index] = slot.set_state(given[slot.index], alive) if asked else slot.get_state()
 
         with self._alarm:
-            self._crew.ask(act)
+            self._slot_group.ask(act)
         return answers, self.finish(0)
 
     def _reset(self, slot: Slot) -> None:
@@ -226,7 +216,7 @@ class Here:
         slot.reset(int(self.buffers.seed[0]))
 
     def close(self) -> None:
-        for slot in self._crew.slots:
+        for slot in self._slot_group.slots:
             with self._alarm:
                 slot.close()
         self._alarm.close()

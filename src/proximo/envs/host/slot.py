@@ -13,22 +13,39 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from proximo.envs.host.buffers import UNSAID, Buffers
-from proximo.envs.host.rows import Misbehaved, Row, action_reader, choices, fitting_mask, read_mask
-from proximo.envs.host.state import captured, decode, encode, restore
+from proximo.envs.host.bounds import outside
+from proximo.envs.host.shared_memory import UNSAID, Buffers
+from proximo.envs.host.snapshot import (
+    NO_STATE,
+    OFF,
+    REASONS,
+    TOO_LONG,
+    Recording,
+    Snapshot,
+    find_hook,
+    hook_state,
+    pack,
+    set_hook_state,
+    unpack,
+)
+from proximo.envs.host.transfer import EnvContractError, Row, action_reader, choices, fitting_mask, read_mask
 from proximo.envs.spec import EnvSpec
+from proximo.host_seeds import RESET_OFFSET, SEED_INTERVAL, episode_seed, restart_seed
 from proximo.spaces import Path, leaves
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 CRITIC_STATE = "critic_state"
 """What critics see besides is called so, in the info of an environment."""
 STATE_ASKED = "when its state was asked for or given back"
+LONGEST = 200
+"""Letters of an environment's error in a sentence."""
 
 
 @dataclass(frozen=True)
-class Outlook:
+class AgentFields:
     """Where an agent's part is in what its environment reports."""
 
     key: Any
@@ -40,10 +57,10 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MultiAgentLayout:
     """How to read what an environment of many agents reports."""
 
-    agents: Mapping[str, Outlook]
+    agents: Mapping[str, AgentFields]
     turns: bool
     """Whether only the agent on turn acts."""
 
@@ -57,11 +74,11 @@ class SlotOptions:
     """Where action masks come from: "info", "obs", "method", or None."""
     limit: int | None
     """Steps after which an episode is cut."""
-    max_restarts: int
+    max_restarts: int = 0
     """How often a failed environment may be started anew."""
-    reset_offset: int
-    restart_stride: int
-    reading: Reading | None = None
+    replay_limit: int = 0
+    """Steps that are replayed, at most, to restore an environment."""
+    agent_layout: MultiAgentLayout | None = None
     """With many agents."""
 
 
@@ -84,7 +101,8 @@ class Slot:
         self.factory = factory
         self.options = options
         self.env: Any = None
-        self.length = 0  # steps of the running episode
+        self.episode = -1  # the number of the running episode
+        self.length = 0  # its steps
         self.total = 0  # steps since the start
         self.restarts = 0
         self.seed = 0
@@ -95,7 +113,10 @@ class Slot:
         self._buffers = buffers
         self._rows: list[Row] = []
         self._final_rows: list[Row] = []
+        self._hook: Any = None  # what can save and restore the environment, if there is something
+        self._recording = Recording()
         self._lay_out()
+        self._action_bytes = [own_bytes(array) for array in self._own_actions()]
 
     def _lay_out(self) -> None:
         """Find this environment's places in the buffers."""
@@ -115,10 +136,15 @@ class Slot:
         )
         self._says_more = bool(judged) or options.mask_source is not None
 
+    def _own_actions(self) -> list[np.ndarray]:
+        """The actions of this environment in the buffers, leaf by leaf."""
+        return [array[self.index : self.index + 1] for array in self._own.action]
+
     def reset(self, seed: int) -> None:
         """Begin anew, with the random stream of `seed + index`."""
         self.seed = seed + self.index
         self.total = 0
+        self.episode = -1
         self._start(self.seed)
 
     def step(self) -> None:
@@ -130,16 +156,22 @@ class Slot:
         if self._flagged:
             self._lower_flags()
         self.where = "step"
-        self.total += 1
+        self.total = total = self.total + 1
         self.length = length = self.length + 1
+        recording = self._recording
+        if total <= recording.until:
+            actions = recording.actions
+            for part in self._action_bytes:
+                actions += part
         result = env.step(self._action())
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise Misbehaved(
+            raise EnvContractError(
                 f"step must return five values (obs, reward, terminated, truncated, info), not {kind_of(result)}"
             ) from None
-        self._reward[self.index] = reward_of(reward)
+        self._reward[self.index] = number = reward_of(reward)
+        recording.rewards += number
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = flag_of(terminated, "terminated"), flag_of(truncated, "truncated")
         if length == self._limit and not terminated:
@@ -162,13 +194,13 @@ class Slot:
         own.truncated[index] = truncated and not terminated
         self._buffers.reset[index] = True
         if not isinstance(info, dict):
-            raise Misbehaved(f"step must return a dictionary as info, not {kind_of(info)}")
+            raise EnvContractError(f"step must return a dictionary as info, not {kind_of(info)}")
         for row in self._final_state_rows:
             row.write(critic_state(info))
             row.check()
         said = info.get("is_success")
         self._buffers.success[index] = UNSAID if said is None else bool(said)
-        return self._begin(None)
+        return self._begin_next()
 
     def _lower_flags(self) -> None:
         """What was reported of the last step holds no more. Most steps have nothing to report."""
@@ -188,7 +220,7 @@ class Slot:
         """Start the environment anew. The step counts for nothing, and ends an episode that counts for nothing."""
         self.close()
         self.restarts += 1
-        self._start(self.seed + self.options.restart_stride * self.restarts)
+        self._start(restart_seed(self.seed, self.restarts))
         for row, final in zip(self._rows, self._final_rows, strict=True):
             final.array[...] = row.array
         for row, final in zip(self._state_rows, self._final_state_rows, strict=True):
@@ -205,40 +237,130 @@ class Slot:
         own.valid[index] = False
 
     def get_state(self) -> bytes | None:
-        """Where the environment and its counts are; None if the environment cannot be restored."""
+        """A snapshot of where the environment stands; None if it is lost."""
         self.where = "state"
-        try:
-            state = None if self.env is None else self.captured()
-        except TimeoutError:  # of the watch over it
-            raise
-        except Exception:
-            state = None
-        return None if state is None else encode([state, self.length, self.total, self.restarts, self.seed])
+        if self.env is None:
+            return None
+        replay, hook, reason = None, None, None
+        if self._hook is not None:
+            try:
+                hook = hook_state(self.env, self._hook)
+            except TimeoutError:  # of the watch over it
+                raise
+            except Exception:
+                reason = NO_STATE
+        elif self.total <= self._recording.until:
+            replay = self._recording.plain()
+        else:
+            reason = TOO_LONG if self.options.replay_limit else OFF
+        shown = [array.copy() for array in self._shown()]
+        counts = (self.seed, self.episode, self.length, self.total, self.restarts)
+        return pack(Snapshot(*counts, shown, replay, hook, reason))
 
-    def set_state(self, state: bytes | None) -> bool:
-        """Go back to a state after a reset; whether that worked. None: give up the environment for a new one."""
+    def set_state(self, state: bytes | None, alive: Callable[[], None]) -> bool | str:
+        """Go where a snapshot says, after a reset; True, or why that cannot be done. `alive` is called before each
+        step. Without a state, or where it fails, the environment is given up for a new one."""
         self.where = "state"
-        try:
-            if state is not None and self.env is not None:
-                inner, *counts = decode(state)
-                if type(inner) is not bytes or [type(count) for count in counts] != [int] * 4:
-                    raise ValueError("this is no state of an environment")
-                self.restore(inner)
-                self.length, self.total, self.restarts, self.seed = counts
-                self._flagged = True  # what the flags say is of the reset
-                return True
-        except (ValueError, TypeError):
-            pass
+        why: str | None = "it was lost"
+        if state is not None and self.env is not None:
+            try:
+                why = self._restore(unpack(state), alive)
+            except ValueError as error:
+                why = str(error)
+        if why is None:
+            return True
         self.close()
-        return False
+        return why
 
-    def captured(self) -> bytes:
-        """Where the environment is; raises `Unsupported`, or what it raises itself, where that cannot be read."""
-        return captured(self.env)
+    def _restore(self, snapshot: Snapshot, alive: Callable[[], None]) -> str | None:
+        """Put the environment where `snapshot` says; why that cannot be done, or None. Raises ValueError where the
+        snapshot cannot be one of this environment."""
+        if snapshot.reason is not None:
+            return REASONS[snapshot.reason].format(limit=self.options.replay_limit)
+        places = self._shown()
+        if [(a.shape, a.dtype) for a in snapshot.shown] != [(a.shape, a.dtype) for a in places]:
+            raise ValueError("its snapshot is one of another environment")
+        if (snapshot.hook is None) != (self._hook is None):
+            raise ValueError("its snapshot was taken with other methods get_state() and set_state()")
+        actions = None if snapshot.replay is None else self._as_actions(snapshot.replay[3])
+        try:
+            if actions is None:
+                self._take_back(snapshot)
+            else:
+                self._replay(snapshot, actions, alive)
+        except TimeoutError:
+            raise
+        except (Exception, SystemExit) as error:
+            return f"{'set_state() failed' if actions is None else 'replaying failed'}: {in_words(error)}"
+        finally:
+            self.where = "state"
+        recording = self._recording
+        same = self.episode == snapshot.episode and self.length == snapshot.length
+        same = same and same_bits(snapshot.shown, self._shown())
+        if not same or (actions is not None and recording.plain() != snapshot.replay):
+            return (
+                f"the same seed and the same {self.total:,} actions lead number {self.index} somewhere else, so it "
+                f"draws on something that its seed does not set, or that outlives a reset"
+            )
+        self.seed, self.restarts = snapshot.seed, snapshot.restarts
+        earlier = snapshot.total - self.total
+        self.total, recording.begun, recording.until = (
+            number + earlier for number in (self.total, recording.begun, recording.until)
+        )
+        self._flagged = True  # what the flags say is of the replay
+        return None
 
-    def restore(self, state: bytes) -> None:
-        """Put the environment there; raises ValueError where that fails."""
-        restore(self.env, state)
+    def _take_back(self, snapshot: Snapshot) -> None:
+        """Give the environment its own state back."""
+        assert snapshot.hook is not None
+        set_hook_state(self.env, self._hook, snapshot.hook)
+        self._show_again(snapshot.shown)
+        self._buffers.episode[self.index] = self.episode = snapshot.episode
+        self.length = snapshot.length
+
+    def _replay(self, snapshot: Snapshot, actions: np.ndarray, alive: Callable[[], None]) -> None:
+        """Reset with the seeds of a snapshot, and take its actions [T, bytes] again."""
+        assert snapshot.replay is not None
+        action_seed, reset_seed, episode = snapshot.replay[:3]
+        self.total = 0
+        self.episode = episode - 1
+        alive()
+        self._show(*self._begin_seeded(action_seed, reset_seed))
+        for action in actions:
+            start = 0
+            for part in self._action_bytes:
+                part[:] = action[start : start + len(part)].data
+                start += len(part)
+            alive()
+            self.step()
+
+    def _as_actions(self, given: bytes) -> np.ndarray:
+        """The bytes of actions [T, bytes]; raises ValueError where this environment does not take such actions. Of
+        continuous ones it is only asked that they are finite."""
+        size = sum(len(part) for part in self._action_bytes)
+        steps, rest = divmod(len(given), size)
+        actions, start = np.frombuffer(given[: steps * size], np.uint8).reshape(steps, size), 0
+        fits = not rest and steps <= self.options.replay_limit
+        for space, array in zip(self._action_leaves(), self._own_actions(), strict=True):
+            values = actions[:, start : start + array.nbytes].copy().view(array.dtype).reshape(steps, *array.shape)
+            start += array.nbytes
+            fits &= bool(np.isfinite(values).all()) if array.dtype.kind == "f" else outside(space, values) is None
+        if not fits:
+            raise ValueError("its snapshot has actions that it does not take")
+        return actions
+
+    def _action_leaves(self) -> list[spaces.Space]:
+        """The spaces of `_own_actions`."""
+        return [leaf for _, leaf in leaves(self._action_space)]
+
+    def _shown(self) -> list[np.ndarray]:
+        """What the environment shows, in the buffers."""
+        mask = self._own.action_mask
+        return [row.array for row in (*self._rows, *self._state_rows)] + ([] if mask is None else [mask[self.index]])
+
+    def _show_again(self, shown: list[np.ndarray]) -> None:
+        for place, array in zip(self._shown(), shown, strict=True):
+            place[...] = array
 
     def close(self) -> None:
         """Close the environment; what goes wrong in that concerns nobody any more."""
@@ -255,7 +377,7 @@ class Slot:
             "step": f"at step {self.total:,} (step {self.length:,} of its episode)",
             "state": STATE_ASKED,
         }[self.where]
-        if isinstance(error, Misbehaved):
+        if isinstance(error, EnvContractError):
             return Fault(self.index, where, str(error))
         trace = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
         return Fault(self.index, where, f"{type(error).__name__}: {error}".removesuffix(": "), trace)
@@ -265,8 +387,8 @@ class Slot:
         if self.env is None:
             self.env, limit = without_limit(self.factory())
             self._limit = min((n for n in (limit, self.options.limit) if n is not None), default=None)
-        self._seed_actions(seed)
-        self._show(*self._begin(seed + self.options.reset_offset))
+            self._hook = find_hook(self.env)
+        self._show(*self._begin_seeded(seed, seed + RESET_OFFSET))
 
     def _seed_actions(self, seed: int) -> None:
         self.env.action_space.seed(seed)
@@ -284,8 +406,26 @@ class Slot:
         if self.options.mask_source is not None:
             self._write_mask(obs, info)
 
+    def _begin_next(self) -> tuple[Any, Any]:
+        """Begin the episode after another. If the last seed was given long ago, it gets one of its own, from where it
+        can be replayed."""
+        if self._hook is not None or self.total - self._recording.begun < SEED_INTERVAL:
+            return self._begin(None)
+        number = self.episode + 1
+        return self._begin_seeded(episode_seed(self.seed, number), episode_seed(self.seed + RESET_OFFSET, number))
+
+    def _begin_seeded(self, action_seed: int, reset_seed: int) -> tuple[Any, Any]:
+        """Begin an episode from which a replay can start."""
+        limit = 0 if self._hook is not None else self.options.replay_limit
+        until = self.total + limit if limit else -1
+        self._recording = Recording((action_seed, reset_seed), self.episode + 1, self.total, until)
+        self._seed_actions(action_seed)
+        return self._begin(reset_seed)
+
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         self.where = "reset"
+        self.episode = number = self.episode + 1
+        self._buffers.episode[self.index] = number  # for the process that may have to replace this one
         given: dict[str, Any] = {} if seed is None else {"seed": seed}
         if self.reset_options is not None:
             given["options"] = self.reset_options
@@ -294,9 +434,9 @@ class Slot:
         try:
             obs, info = result
         except (TypeError, ValueError):
-            raise Misbehaved(f"reset must return two values (obs, info), not {kind_of(result)}") from None
+            raise EnvContractError(f"reset must return two values (obs, info), not {kind_of(result)}") from None
         if not isinstance(info, dict):
-            raise Misbehaved(f"reset must return (obs, info) with a dictionary as info, not {kind_of(info)}")
+            raise EnvContractError(f"reset must return (obs, info) with a dictionary as info, not {kind_of(info)}")
         return obs, info
 
     def _write_mask(self, obs: Any, info: Any) -> None:
@@ -309,7 +449,7 @@ class Slot:
 def critic_state(info: Any) -> Any:
     """What only critics see, of what an environment says besides."""
     if not isinstance(info, dict) or CRITIC_STATE not in info:
-        raise Misbehaved(f"info has no entry {CRITIC_STATE!r}, and the environment has a critic_state_space")
+        raise EnvContractError(f"info has no entry {CRITIC_STATE!r}, and the environment has a critic_state_space")
     return info[CRITIC_STATE]
 
 
@@ -322,6 +462,19 @@ def without_limit(env: Any) -> tuple[Any, int | None]:
     return (env.env if type(env) is OrderEnforcing else env), limit
 
 
+def own_bytes(array: np.ndarray) -> memoryview:
+    """An array's memory, to be read and written byte by byte."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def same_bits(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def in_words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())[:LONGEST]
+
+
 def reward_of(reward: Any, whose: str = "") -> float:
     """A reward as it was given, if it is a number that can be learned from."""
     try:
@@ -329,9 +482,9 @@ def reward_of(reward: Any, whose: str = "") -> float:
             raise TypeError("even if it can be read as a number")
         number = float(reward)
     except (TypeError, ValueError):
-        raise Misbehaved(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
+        raise EnvContractError(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
     if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
-        raise Misbehaved(f"the reward{whose} is {number}")
+        raise EnvContractError(f"the reward{whose} is {number}")
     return number
 
 
@@ -349,7 +502,7 @@ def flag_of(value: Any, name: str) -> bool:
         return bool(value)
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
-        raise Misbehaved(f"{name} must be True or False, not {kind_of(value)}")
+        raise EnvContractError(f"{name} must be True or False, not {kind_of(value)}")
     return bool(array.item())
 
 

@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.host.buffers import Buffers, Layout, private_memory
-from proximo.envs.host.rows import MASK
+from proximo.envs.host.shared_memory import Buffers, Layout, private_memory
 from proximo.envs.host.slot import SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
+from proximo.envs.host.transfer import MASK
 from proximo.spaces import leaves, pick
 
 
@@ -28,8 +28,8 @@ class TeamEnv(gymnasium.Env):
         )
         layout = Layout(options.spec, 1, 0)
         self._buffers = Buffers(layout, private_memory(layout))
-        # Whoever calls has seeds, and a limit on steps, of their own.
-        self.slot = TeamSlot(0, lambda: env, self._buffers, replace(options, reset_offset=0, limit=None))
+        # Whoever calls has a limit on steps of their own.
+        self.slot = TeamSlot(0, lambda: env, self._buffers, replace(options, limit=None))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is None:

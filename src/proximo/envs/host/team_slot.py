@@ -10,10 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.host.bounds import blank
-from proximo.envs.host.buffers import UNSAID
-from proximo.envs.host.rows import MASK, Misbehaved, Row, action_reader, choices, fitting_mask
-from proximo.envs.host.slot import CRITIC_STATE, Outlook, Slot, flag_of, kind_of, reward_of
-from proximo.envs.host.state import captured, decode, encode, restore
+from proximo.envs.host.shared_memory import UNSAID
+from proximo.envs.host.slot import CRITIC_STATE, AgentFields, Slot, flag_of, kind_of, reward_of
+from proximo.envs.host.transfer import MASK, EnvContractError, Row, action_reader, choices, fitting_mask
 from proximo.spaces import leaves
 
 REPORTS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -24,7 +23,7 @@ class Member:
     """An agent, and its places in the buffers."""
 
     name: str
-    outlook: Outlook
+    fields: AgentFields
     act: Callable[[], Any]
     """Reads its action."""
     rows: list[Row]
@@ -48,7 +47,7 @@ class Member:
     def show_last(self, obs: Any, was: bool, stays: bool) -> None:
         """Write what it saw last: this, or if it is gone without a word, what it saw before."""
         for final, row, nothing in zip(self.final_rows, self.rows, self.blanks, strict=True):
-            if stays or (was and self.outlook.key in obs):
+            if stays or (was and self.fields.key in obs):
                 final.write(obs)
             else:
                 final.array[...] = row.array if was else nothing
@@ -64,12 +63,12 @@ class Member:
 
     def write_mask(self, obs: Any, infos: Any, acts: bool) -> None:
         """Which of its actions are allowed; all of them while none counts."""
-        if self.outlook.mask is None or self.flags is None:
+        if self.fields.mask is None or self.flags is None:
             return
         if not acts:
             self.flags[...] = True
             return
-        told = (obs if self.outlook.mask == "obs" else infos).get(self.outlook.key)
+        told = (obs if self.fields.mask == "obs" else infos).get(self.fields.key)
         given = told.get(MASK) if isinstance(told, Mapping) else None
         self.flags[...] = fitting_mask(self.action_space, given, self.starts, f" of {self.name}")
 
@@ -83,9 +82,9 @@ class TeamSlot(Slot):
     """Whose next action counts."""
 
     def _lay_out(self) -> None:
-        groups, layout, buffers = self.options.spec.groups, self.options.reading, self._buffers
+        groups, layout, buffers = self.options.spec.groups, self.options.agent_layout, self._buffers
         assert layout is not None
-        self._outlooks = layout.agents
+        self._agent_fields = layout.agents
         self._members: list[Member] = []
         self._spans = []  # of each group: its arrays, the lanes of this environment, and its columns among the agents
         for (name, group), columns in zip(groups.items(), groups.columns.values(), strict=True):
@@ -95,15 +94,15 @@ class TeamSlot(Slot):
             if own.action_mask is not None:
                 own.action_mask[first : first + group.size] = True
             for lane, agent in enumerate(group.members, first):
-                outlook = layout.agents[agent]
-                inside = (outlook.key, *outlook.inside)
+                fields = layout.agents[agent]
+                inside = (fields.key, *fields.inside)
                 rows, final_rows = (
                     [Row((*inside, *path), array, lane) for (path, _), array in zip(seen, arrays, strict=True)]
                     for arrays in (own.obs, own.final_obs)
                 )
                 member = Member(
                     name=agent,
-                    outlook=outlook,
+                    fields=fields,
                     act=action_reader(group.action_space, own.action, lane),
                     rows=rows,
                     final_rows=final_rows,
@@ -113,7 +112,7 @@ class TeamSlot(Slot):
                     starts=np.cumsum([0, *choices(group.action_space)])[:-1],
                 )
                 self._members.append(member)
-        self._by_key = {member.outlook.key: member for member in self._members}
+        self._by_key = {member.fields.key: member for member in self._members}
         known = [] if groups.critic_state_space is None else list(leaves(groups.critic_state_space))
         self._state_rows, self._final_state_rows = (
             [Row(path, array, self.index, CRITIC_STATE) for (path, _), array in zip(known, arrays, strict=True)]
@@ -135,19 +134,23 @@ class TeamSlot(Slot):
 
     def begin(self) -> None:
         """Begin the next episode."""
-        self._show(*self._begin(None))
+        self._show(*self._begin_next())
 
     def move(self) -> bool:
         """Take the actions in the buffers, and report; whether the episode is over. The next one is not begun."""
         self.where = "step"
         self.total += 1
         self.length += 1
+        recording = self._recording
+        if self.total <= recording.until:
+            for part in self._action_bytes:
+                recording.actions += part
         obs, rewards, terminations, truncations, infos = self._stepped()
         there, was, members = self._there(), self._alive, self._members
         ends = [_ends(member, terminations, "termination") for member in members]
         cut = [_ends(member, truncations, "truncation") for member in members]
         stays = [
-            member.outlook.key in there and not end and not late
+            member.fields.key in there and not end and not late
             for member, end, late in zip(members, ends, cut, strict=True)
         ]
         over = not any(stays) or self.length == self._limit
@@ -158,6 +161,7 @@ class TeamSlot(Slot):
             _paid(member, rewards, stay) if before else 0.0
             for member, before, stay in zip(members, was, stays, strict=True)
         ]
+        recording.rewards += sum(paid)
         self._report("reward", paid)
         self._report("terminated", [before and end for before, end in zip(was, ends, strict=True)])
         self._report("truncated", truncated)
@@ -186,45 +190,55 @@ class TeamSlot(Slot):
         self._report("truncated", [True] * len(nobody))
         self._report("valid", nobody)
 
-    def captured(self) -> bytes:
-        rows = [
-            row.array.copy() for row in (*self._rows, *self._state_rows)
-        ]  # for whoever is gone without a word in the next step
-        return encode([captured(self.env), self._alive, self._acts, rows])
+    def _own_actions(self) -> list[np.ndarray]:
+        return [array[lanes] for own, lanes, _ in self._spans for array in own.action]
 
-    def restore(self, state: bytes) -> None:
-        inner, alive, acts, rows = decode(state)
-        flags = [[type(flag) for flag in flags] for flags in (alive, acts)]
-        forms = [(row.shape, row.dtype) if type(row) is np.ndarray else None for row in rows]
-        places = (*self._rows, *self._state_rows)
-        if flags != [[bool] * len(self._members)] * 2 or forms != [(r.array.shape, r.array.dtype) for r in places]:
-            raise ValueError("this is no state of these agents")
-        restore(self.env, inner)
-        self._alive, self._acts = alive, acts
-        for row, held in zip(places, rows, strict=True):
-            row.array[...] = held
+    def _action_leaves(self) -> list[spaces.Space]:
+        groups = self.options.spec.groups.values()
+        return [leaf for group in groups for _, leaf in leaves(group.action_space)]
+
+    def _shown(self) -> list[np.ndarray]:
+        rows = [row.array for row in (*self._rows, *self._state_rows)]
+        flags = [
+            part[lanes]
+            for own, lanes, _ in self._spans
+            for part in (own.action_mask, own.alive, own.acts)
+            if part is not None
+        ]
+        return rows + flags
+
+    def _show_again(self, shown: list[np.ndarray]) -> None:
+        super()._show_again(shown)
+        self._alive, self._acts = self._flags("alive"), self._flags("acts")
+
+    def _flags(self, field: str) -> list[bool]:
+        """Flags of all agents, as they were reported."""
+        each = [False] * len(self._members)
+        for own, lanes, columns in self._spans:
+            each[columns] = getattr(own, field)[lanes].tolist()
+        return each
 
     def _stepped(self) -> tuple[Any, ...]:
         result = self.env.step({key: self._by_key[key].act() for key in self.env.agents})
         if not isinstance(result, tuple) or len(result) != len(REPORTS):
-            raise Misbehaved(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
+            raise EnvContractError(f"step must return five values ({', '.join(REPORTS)}), not {kind_of(result)}")
         for name, report in zip(REPORTS, result, strict=True):
             if not isinstance(report, Mapping):
-                raise Misbehaved(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
+                raise EnvContractError(f"step must return a dictionary by agent as {name}, not {kind_of(report)}")
         return result
 
     def _seed_actions(self, seed: int) -> None:
-        for number, outlook in enumerate(self._outlooks.values()):  # whatever the groups
-            self.env.action_space(outlook.key).seed(seed + number)
+        for number, fields in enumerate(self._agent_fields.values()):  # whatever the groups
+            self.env.action_space(fields.key).seed(seed + number)
 
     def _begin(self, seed: int | None) -> tuple[Any, Any]:
         obs, infos = super()._begin(seed)
         if not isinstance(obs, Mapping):
-            raise Misbehaved(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
+            raise EnvContractError(f"reset must return a dictionary by agent as observations, not {kind_of(obs)}")
         there = self._there()
         if not there:
-            raise Misbehaved("after a reset there is nobody in its list of agents")
-        self._alive = [member.outlook.key in there for member in self._members]
+            raise EnvContractError("after a reset there is nobody in its list of agents")
+        self._alive = [member.fields.key in there for member in self._members]
         self._acts = self._on_turn(self._alive)
         return obs, infos
 
@@ -250,26 +264,26 @@ class TeamSlot(Slot):
         there = set(self.env.agents)
         if not there <= self._by_key.keys():
             unknown = ", ".join(sorted(map(str, there - self._by_key.keys())))
-            raise Misbehaved(f"it has agents that are not among its possible_agents: {unknown}")
+            raise EnvContractError(f"it has agents that are not among its possible_agents: {unknown}")
         return there
 
     def _on_turn(self, alive: list[bool]) -> list[bool]:
-        assert self.options.reading is not None
-        if not self.options.reading.turns:
+        assert self.options.agent_layout is not None
+        if not self.options.agent_layout.turns:
             return alive
         whose = self.env.aec_env.agent_selection
-        return [there and member.outlook.key == whose for there, member in zip(alive, self._members, strict=True)]
+        return [there and member.fields.key == whose for there, member in zip(alive, self._members, strict=True)]
 
 
 def _paid(member: Member, rewards: Any, stays: bool) -> float:
     """An agent's reward; whoever is gone without a word gets nothing."""
-    if member.outlook.key not in rewards and stays:
-        raise Misbehaved(f"there is no reward for {member.name}")
-    return reward_of(rewards.get(member.outlook.key, 0.0), f" of {member.name}")
+    if member.fields.key not in rewards and stays:
+        raise EnvContractError(f"there is no reward for {member.name}")
+    return reward_of(rewards.get(member.fields.key, 0.0), f" of {member.name}")
 
 
 def _ends(member: Member, flags: Any, name: str) -> bool:
-    flag = flags.get(member.outlook.key, False)
+    flag = flags.get(member.fields.key, False)
     return flag if type(flag) is bool else flag_of(flag, f"the {name} of {member.name}")
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import ALIGNMENT, NOBODY, Buffers, Layout, fence
-from proximo.envs.host.requests import send_request
+from proximo.envs.host.messages import send_request
+from proximo.envs.host.shared_memory import ALIGNMENT, NOBODY, Buffers, Layout, fence
 from proximo.envs.host.slot import STATE_ASKED, Fault, SlotOptions
-from proximo.envs.host.worker import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
+from proximo.envs.host.worker_main import OPTIONS, PROCESS_NAME, SPIN_SECONDS, serve
 from proximo.errors import UserError
 from proximo.processes import block_signals, signals_blocked
 
@@ -29,10 +29,10 @@ CLOSING_SECONDS = 3.0
 FORKSERVER = "proximo.envs.host.forkserver"
 
 
-class Workers:
+class ProcessBackend:
     """`layout.num_workers` processes that step the environments; number i belongs to worker i modulo their number.
 
-    Commands are the parts' numbers, the number of parts for a reset, and the next one for states, as `worker.serve`
+    Commands are the parts' numbers, the number of parts for a reset, and the next one for states, as `worker_main.serve`
     has it.
     """
 
@@ -53,8 +53,8 @@ class Workers:
         self.buffers = Buffers(layout, self._memory)
         workers = range(layout.num_workers)
         self._spin = len(workers) < num_cores()
-        self._asked, self._done, self._asleep = (
-            part.data for part in (self.buffers.asked, self.buffers.done, self.buffers.asleep)
+        self._command_count, self._done_count, self._asleep = (
+            part.data for part in (self.buffers.command_count, self.buffers.done_count, self.buffers.asleep)
         )
         self._given, self._well, self._awaited = (
             self.buffers.commands.data,
@@ -121,7 +121,7 @@ class Workers:
 
     def finish(self, command: int) -> list[Fault]:
         """Wait until the command is done; what went wrong. A process that died or hangs is replaced."""
-        pending, wanted, done = self._pending[command], self._wanted[command], self._done
+        pending, wanted, done = self._pending[command], self._wanted[command], self._done_count
         faults: list[Fault] = []
         until = time.monotonic() + SPIN_SECONDS if self._spin else 0.0
         while True:
@@ -166,7 +166,7 @@ class Workers:
 
     def _waiting(self, worker: int, seconds: float) -> float:
         """How long a worker has been waited for since its last sign of life, with these `seconds`."""
-        beat = float(self.buffers.beat[worker])
+        beat = float(self.buffers.heartbeat[worker])
         last, before = self._waited.get(worker, (None, 0.0))
         self._waited[worker] = beat, before + seconds if beat == last else 0.0
         return self._waited[worker][1]
@@ -211,10 +211,10 @@ class Workers:
                 self._polls[command].register(ours, select.POLLIN)
 
     def _tell(self, worker: int, command: int) -> None:
-        number = self._asked[worker]
+        number = self._command_count[worker]
         self._given[worker, number % self._layout.most_commands] = command
         fence()
-        self._asked[worker] = self._wanted[command][worker] = number + 1
+        self._command_count[worker] = self._wanted[command][worker] = number + 1
         fence()
         if self._asleep[worker]:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # gone, which `finish` will notice
@@ -249,7 +249,7 @@ class Workers:
         process.join(CLOSING_SECONDS)
         self._failures[worker] += 1
         first = next(env for share in self._shares[worker] for env in share)
-        env = int(self.buffers.busy[worker]) if self.buffers.beat[worker] else first
+        env = int(self.buffers.current_env[worker]) if self.buffers.heartbeat[worker] else first
         step = f"at step {self._begun[self._part[env]]:,}"
         if worker in self._pending[self._reset]:
             where = "when it was made or reset"
@@ -265,8 +265,8 @@ class Workers:
         """A new process for the worker, told again whatever the old one had not done."""
         self._commands[worker].close()
         self._wakes[worker].close()
-        self.buffers.beat[worker] = 0
-        self._done[worker] = self._asked[worker]
+        self.buffers.heartbeat[worker] = 0
+        self._done_count[worker] = self._command_count[worker]
         with _quiet_start(self._context.get_start_method()):
             self._start(worker)
         self._waited.pop(worker, None)
@@ -322,7 +322,7 @@ def _quiet_start(start_method: str) -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-_open_workers: weakref.WeakSet[Workers] = weakref.WeakSet()
+_open_workers: weakref.WeakSet[ProcessBackend] = weakref.WeakSet()
 
 
 @atexit.register

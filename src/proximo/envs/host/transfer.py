@@ -16,7 +16,7 @@ MASK = "action_mask"
 """What an action mask is called, in an observation or in its info."""
 
 
-class Misbehaved(Exception):
+class EnvContractError(Exception):
     """An environment broke its contract; the message says how."""
 
 
@@ -34,17 +34,19 @@ class Row:
             try:
                 obs = pick(obs, self.path)
             except (KeyError, IndexError, TypeError):
-                raise Misbehaved(f"the {self._what} has no entry {shown(self.path)}") from None
+                raise EnvContractError(f"the {self._what} has no entry {shown(self.path)}") from None
         value = obs if type(obs) is np.ndarray else np.asarray(obs)
         if value.shape != self._shape:
-            raise Misbehaved(f"{self._what}{shown(self.path)} must have the shape {self._shape}, not {value.shape}")
+            raise EnvContractError(
+                f"{self._what}{shown(self.path)} must have the shape {self._shape}, not {value.shape}"
+            )
         if value.dtype is self._dtype:
             self.array[...] = value
             return
         try:
             np.copyto(self.array, value, casting="same_kind")
         except TypeError:
-            raise Misbehaved(
+            raise EnvContractError(
                 f"{self._what}{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
             ) from None
 
@@ -54,7 +56,7 @@ class Row:
         wrong = np.argwhere(~np.isfinite(self.array))
         if len(wrong):
             first = tuple(int(number) for number in wrong[0])
-            raise Misbehaved(f"{self._what}{shown(self.path)} is {self.array[first]} at the index {list(first)}")
+            raise EnvContractError(f"{self._what}{shown(self.path)} is {self.array[first]} at the index {list(first)}")
 
 
 def learnable(space: spaces.Space, obs: Any, mask_source: str | None, name: str) -> tuple[spaces.Space, list[str]]:
@@ -102,13 +104,13 @@ def mask_method(env: Any) -> Any:
 def fitting_mask(space: spaces.Space, given: Any, starts: np.ndarray, whose: str = "") -> np.ndarray:
     """A mask of `space` as it was given, if it allows something in each choice; `starts`: where their flags begin."""
     if given is None:
-        raise Misbehaved(f"the action mask{whose} is missing, which was there at the first reset")
+        raise EnvContractError(f"the action mask{whose} is missing, which was there at the first reset")
     try:
         mask = to_mask(space, given)
     except ValueError as error:
-        raise Misbehaved(str(error).replace("the action mask", f"the action mask{whose}", 1)) from None
+        raise EnvContractError(str(error).replace("the action mask", f"the action mask{whose}", 1)) from None
     if not np.logical_or.reduceat(mask.reshape(-1), starts).all():
-        raise Misbehaved(f"the action mask{whose} allows no action")
+        raise EnvContractError(f"the action mask{whose} allows no action")
     return mask
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from proximo.envs.host.buffers import Buffers
-from proximo.envs.host.rows import Misbehaved
+from proximo.envs.host.shared_memory import Buffers
 from proximo.envs.host.slot import Fault, Slot, SlotOptions
 from proximo.envs.host.team_slot import TeamSlot
+from proximo.envs.host.transfer import EnvContractError
 
 
 def make_slot(index: int, factory: Callable[[], Any], buffers: Buffers, options: SlotOptions) -> Slot:
     """A slot for an environment of one agent or of many, as `options` say."""
-    return (Slot if options.reading is None else TeamSlot)(index, factory, buffers, options)
+    return (Slot if options.agent_layout is None else TeamSlot)(index, factory, buffers, options)
 
 
-class Crew:
+class SlotGroup:
     """Slots that one process steps one after the other, and the faults among them."""
 
     def __init__(self, slots: list[Slot], buffers: Buffers, report: Callable[[Fault], None]):
@@ -48,7 +48,7 @@ class Crew:
             for slot in self.slots:
                 try:
                     slot.check()
-                except Misbehaved as error:
+                except EnvContractError as error:
                     self._recover(slot, error)
 
     def ask(self, act: Callable[[Slot], Any]) -> None:

@@ -1,14 +1,13 @@
-"""Requests about the states of environments, which follow a command to a worker: eight bytes for the length, then plain
-data."""
+"""Requests about the states of environments, which follow a command to a worker: eight bytes for the length, then the
+request, pickled."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 from typing import Any
-
-from proximo.envs.host.codec import decode, encode
 
 PIECE, WAITS = 2**20, 4
 
@@ -18,7 +17,7 @@ def send_request(fd: int, request: dict[int, Any], timeout: float) -> None:
 
     The time is taken in pieces, of which one in which this process was stopped is just one.
     """
-    data = encode(request)
+    data = pickle.dumps(request)
     rest, idle = memoryview(len(data).to_bytes(8, "big") + data), 0
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -35,7 +34,9 @@ def send_request(fd: int, request: dict[int, Any], timeout: float) -> None:
 
 
 def read_request(fd: int) -> dict[int, Any]:
-    return decode(_read(fd, int.from_bytes(_read(fd, 8), "big")))
+    """What the trainer's process sent; nobody else can write there."""
+    request: dict[int, Any] = pickle.loads(_read(fd, int.from_bytes(_read(fd, 8), "big")))
+    return request
 
 
 def _read(fd: int, size: int) -> bytes:

@@ -78,10 +78,11 @@ class Layout:
             *judged,
             ("reset", envs, bool),
             ("success", envs, np.int8),
-            ("beat", workers, np.float64),  # when each worker last began something
-            ("busy", workers, np.int32),  # the environment that each worker is at
-            ("asked", workers, np.int64),  # how many commands each worker was given
-            ("done", workers, np.int64),  # and how many of them it has done
+            ("episode", envs, np.int64),  # the number of each environment's episode
+            ("heartbeat", workers, np.float64),  # when each worker last began something
+            ("current_env", workers, np.int32),  # the environment that each worker is at
+            ("command_count", workers, np.int64),  # how many commands each worker was given
+            ("done_count", workers, np.int64),  # and how many of them it has done
             ("commands", (*workers, self.most_commands), np.int32),  # the nth at n modulo `most_commands`
             ("well", (*workers, self.most_commands), np.uint8),  # and whether it went well
             ("asleep", workers, np.uint8),  # which workers must be woken
@@ -168,10 +169,11 @@ class Buffers:
         """Everything that is observed [E, ...], to be looked at."""
         self.reset = arrays["reset"]
         self.success = arrays["success"]
-        self.beat = arrays["beat"]
-        self.busy = arrays["busy"]
-        self.asked = arrays["asked"]
-        self.done = arrays["done"]
+        self.episode = arrays["episode"]
+        self.heartbeat = arrays["heartbeat"]
+        self.current_env = arrays["current_env"]
+        self.command_count = arrays["command_count"]
+        self.done_count = arrays["done_count"]
         self.commands = arrays["commands"]
         self.well = arrays["well"]
         self.asleep = arrays["asleep"]

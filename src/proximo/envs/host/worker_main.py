@@ -6,15 +6,16 @@ import contextlib
 import os
 import threading
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
-from proximo.envs.host.buffers import Buffers, fence
-from proximo.envs.host.crew import Crew, make_slot
-from proximo.envs.host.requests import read_request
+from proximo.envs.host.messages import read_request
+from proximo.envs.host.shared_memory import Buffers, fence
 from proximo.envs.host.slot import Fault, Slot
+from proximo.envs.host.slot_group import SlotGroup, make_slot
 from proximo.processes import leave_signals
 
 PROCESS_NAME = "proximo-worker"
@@ -51,7 +52,7 @@ def serve(
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     buffers = Buffers(layout, memory)
     worker = Worker(number, buffers, rest, commands)
-    inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done.data
+    inbox, well, done = buffers.commands[number].data, buffers.well[number].data, buffers.done_count.data
     awaited = buffers.awaited.data
     with contextlib.suppress(OSError):  # the trainer is gone
         while _told(number, buffers, wake.fileno(), spin):
@@ -67,14 +68,14 @@ def serve(
 
 def _told(number: int, buffers: Buffers, wake: int, spin: bool) -> bool:
     """Wait for the next command; False if there will be none."""
-    asked, done = buffers.asked.data, buffers.done.data
+    command_count, done_count = buffers.command_count.data, buffers.done_count.data
     until = time.monotonic() + SPIN_SECONDS if spin else 0.0
-    while asked[number] == done[number]:
+    while command_count[number] == done_count[number]:
         if time.monotonic() < until:
             continue
         buffers.asleep[number] = True
         fence()
-        if asked[number] == done[number] and not os.read(wake, 64):
+        if command_count[number] == done_count[number] and not os.read(wake, 64):
             return False
         buffers.asleep[number] = False
     fence()
@@ -97,43 +98,43 @@ class Worker:
     def __init__(self, number: int, buffers: Buffers, job: list[Any], reports: Connection):
         self.number = number
         self._buffers = buffers
-        self._busy: Any = buffers.busy.data
-        self._beat: Any = buffers.beat.data
+        self._current_env: Any = buffers.current_env.data
+        self._heartbeat: Any = buffers.heartbeat.data
         self._job = job
         self._num_parts = len(job[1])
         self._reports = reports
         self._well = True
-        self._crews: list[Crew] = []  # by part
+        self._slot_groups: list[SlotGroup] = []  # by part
 
     def obey(self, command: int) -> bool:
         """Do as told; whether all went well."""
         self._well = True
         request = read_request(self._reports.fileno()) if command > self._num_parts else None
         try:
-            if not self._crews:
+            if not self._slot_groups:
                 self._open()
         except Exception as error:
             # What describes the environments could not be read here, so there is no slot yet to say it.
             self._report(Fault(-1, "when its process started", f"{type(error).__name__}: {error}"))
             return False
         if request is not None and OPTIONS in request:
-            for crew in self._crews:
-                for slot in crew.slots:
+            for slot_group in self._slot_groups:
+                for slot in slot_group.slots:
                     slot.reset_options = request[OPTIONS]
             return self._well
         if request is not None:
             self._exchange_states(request)
             return self._well
         if command < self._num_parts:
-            self._crews[command].do(self._step)
+            self._slot_groups[command].do(self._step)
         else:
-            for crew in self._crews:
-                crew.do(self._reset)
+            for slot_group in self._slot_groups:
+                slot_group.do(self._reset)
         return self._well
 
     def close(self) -> None:
-        for crew in self._crews:
-            for slot in crew.slots:
+        for slot_group in self._slot_groups:
+            for slot in slot_group.slots:
                 slot.close()
 
     def _open(self) -> None:
@@ -143,20 +144,22 @@ class Worker:
         for slot in (slot for part in slots for slot in part):
             # Where this process replaces one that failed, the first step of its environments starts them anew.
             slot.seed = int(self._buffers.seed[0]) + slot.index
+            slot.episode = int(self._buffers.episode[slot.index])
             slot.restarts = max(failures - 1, 0)
             slot.reset_options = reset_options
-        self._crews = [Crew(part, self._buffers, self._report) for part in slots]
+        self._slot_groups = [SlotGroup(part, self._buffers, self._report) for part in slots]
 
     def _exchange_states(self, request: dict[int, Any]) -> None:
         """Give back the states that it has for environments; send that of the others."""
 
         def act(slot: Slot) -> None:
             self._turn_to(slot)
-            answer = slot.set_state(request[slot.index]) if slot.index in request else slot.get_state()
+            alive = partial(self._turn_to, slot)
+            answer = slot.set_state(request[slot.index], alive) if slot.index in request else slot.get_state()
             self._reports.send((slot.index, answer))
 
-        for crew in self._crews:
-            crew.ask(act)
+        for slot_group in self._slot_groups:
+            slot_group.ask(act)
 
     def _step(self, slot: Slot) -> None:
         self._turn_to(slot)
@@ -167,8 +170,8 @@ class Worker:
         slot.reset(int(self._buffers.seed[0]))
 
     def _turn_to(self, slot: Slot) -> None:
-        self._busy[self.number] = slot.index
-        self._beat[self.number] = time.monotonic()
+        self._current_env[self.number] = slot.index
+        self._heartbeat[self.number] = time.monotonic()
 
     def _report(self, fault: Fault) -> None:
         self._well = False

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from proximo.config import MAX_WORKERS, EnvConfig
-from proximo.envs.host.trial import Player
+from proximo.envs.host.transfer import choices, read_mask
 from proximo.envs.host.workers import num_cores
+from proximo.spaces import Path, build, to_mask
 
 PROBE_SECONDS, PROBE_STEPS = 0.2, 500
 # A step that is mostly waiting gains from a process per environment, whatever the number of cores.
@@ -20,7 +24,7 @@ WAITING_SHARE, WAITING_SECONDS = 0.5, 300e-6
 WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 
 
-class Pace:
+class StepTime:
     """Measures one environment, when that is first asked for. `env` is at hand; `make` makes another."""
 
     def __init__(self, name: str, env: gymnasium.Env, make: Callable[[], gymnasium.Env], mask_source: str | None):
@@ -31,7 +35,7 @@ class Pace:
         self._make = make
         self._mask_source = mask_source
 
-    def workers(self, num_envs: int, env: EnvConfig) -> tuple[int, list[str]]:
+    def choose_num_workers(self, num_envs: int, env: EnvConfig) -> tuple[int, list[str]]:
         """Processes for `num_envs` environments, and what the user should know of that. The one at hand is closed."""
         chosen = (env.workers, []) if env.workers != "auto" else self._chosen(num_envs)
         if self._env is not None:
@@ -62,7 +66,7 @@ def measure(env: gymnasium.Env, mask_source: str | None = None) -> tuple[float, 
     """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
     times: list[tuple[float, float]] = []
     with contextlib.suppress(Exception):  # faults show, and are named, in the pool
-        player = Player(env, mask_source, seed=0)
+        player = Player(env, mask_source)
         started = time.perf_counter()
         while len(times) < PROBE_STEPS and time.perf_counter() - started < PROBE_SECONDS:
             action = player.action()
@@ -70,8 +74,52 @@ def measure(env: gymnasium.Env, mask_source: str | None = None) -> tuple[float, 
             obs, _, terminated, truncated, info = env.step(action)
             times.append((time.perf_counter() - wall, time.process_time() - busy))
             if terminated or truncated:
-                player.restart()
+                player.reset()
             else:
                 player.see(obs, info)
     walls, busys = np.median(times or [(0.0, 0.0)], axis=0)
     return float(walls), float(busys)
+
+
+class Player:
+    """Draws random actions for an environment, of those that are allowed."""
+
+    def __init__(self, env: Any, mask_source: str | None):
+        self.env = env
+        self._mask: np.ndarray | None = None
+        self._mask_source = mask_source
+        self._random = np.random.default_rng(0)
+        self._space = copy.deepcopy(env.action_space)  # whose own generator may be part of the environment
+        self.reset(seed=0)
+
+    def reset(self, **given: Any) -> None:
+        self.see(*self.env.reset(**given))
+
+    def see(self, obs: Any, info: Any) -> None:
+        """Take in what is allowed now."""
+        if self._mask_source is not None:
+            given = read_mask(self.env, obs, info, self._mask_source)
+            self._mask = to_mask(self.env.action_space, given).reshape(-1)
+
+    def action(self) -> Any:
+        """The next action."""
+        flags = iter(self._flags())
+
+        def drawn(_: Path, leaf: spaces.Space) -> Any:
+            picked = [int(self._random.choice(np.flatnonzero(next(flags)))) for _ in choices(leaf)]
+            if isinstance(leaf, spaces.Discrete):
+                return picked[0] + int(leaf.start)
+            if isinstance(leaf, spaces.MultiDiscrete):
+                return (np.reshape(picked, leaf.shape) + leaf.start).astype(leaf.dtype)
+            if isinstance(leaf, spaces.MultiBinary):
+                return np.reshape(picked, leaf.shape).astype(leaf.dtype)
+            leaf._np_random = self._random
+            return leaf.sample()
+
+        return build(self._space, drawn)
+
+    def _flags(self) -> list[np.ndarray]:
+        """Which options each choice has."""
+        sizes = choices(self._space)
+        mask = np.ones(sum(sizes), bool) if self._mask is None else self._mask
+        return np.split(mask, np.cumsum(sizes)[:-1])
