@@ -44,7 +44,7 @@ from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.host import HostRunner, make_experience
 from proximo.rollout.host_actor import packed
 from proximo.rollout.video import episode_frames
-from zoo_probes import Faulty, Lifetimes, changed, lacking
+from zoo_probes import Faulty, Lifetimes, Moved, changed, lacking
 
 SPREAD, TAG = "pettingzoo/mpe2.simple_spread_v3", "pettingzoo/mpe2.simple_tag_v3"
 RPS, TICTACTOE = "pettingzoo/classic.rps_v2", "pettingzoo/classic.tictactoe_v3"
@@ -75,12 +75,14 @@ def test_restoring(env: Any, workers: int) -> None:
 @pytest.mark.parametrize("wrong", [5, [], [True], ["a", "b", "c"], [np.zeros(2)] * 3])
 def test_a_state_of_something_else_is_refused(place: int, wrong: Any) -> None:
     env, _ = one_env(Lifetimes)
-    outer = decode(env.get_states()[0])
+    state: Any = env.get_states()[0]
+    outer = decode(state)
     inner = decode(outer[0])
     inner[place] = wrong
     assert not env.set_states([encode([encode(inner), *outer[1:]])])
     assert env.notices == ["The environment lifetimes cannot be restored: it does not take back its state."]
-    assert env.recv(0).groups["all"].alive.tolist() == [YES, YES, NO], "it was reset"
+    alive: Any = env.recv(0).groups["all"].alive
+    assert alive.tolist() == [YES, YES, NO], "it was reset"
 
 
 def test_environments_are_seeded_one_by_one() -> None:
