@@ -14,6 +14,7 @@ from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.groups import Group, Groups, one_group
 from proximo.multi_agent.prepare import prepare, settled
 from proximo.multi_agent.self_play import make_behaviour
+from proximo.policy.behaviour import Behaviour
 from proximo.policy.networks import Network
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
@@ -51,7 +52,7 @@ def rollout_of(reward: Any, present: Any = None, **changes: Any) -> Rollout:
     return Rollout(**given | changes)
 
 
-def behaviour_of(groups, agents, num_envs=2, own=None):
+def behaviour_of(groups: Groups, agents: AgentsConfig, num_envs: int = 2, own: Any = None) -> Behaviour:
     plain = NormalizeConfig(observations=False, rewards=False)
     return make_behaviour(Policies(groups, NetworkConfig(), plain, agents, own), num_envs)
 

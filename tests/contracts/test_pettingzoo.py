@@ -44,7 +44,7 @@ from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.host import HostRunner, make_experience
 from proximo.rollout.host_actor import packed
 from proximo.rollout.video import episode_frames
-from zoo_probes import Faulty, Lifetimes, changed, lacking
+from zoo_probes import Faulty, Lifetimes, Moved, changed, lacking
 
 SPREAD, TAG = "pettingzoo/mpe2.simple_spread_v3", "pettingzoo/mpe2.simple_tag_v3"
 RPS, TICTACTOE = "pettingzoo/classic.rps_v2", "pettingzoo/classic.tictactoe_v3"
