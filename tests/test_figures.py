@@ -21,8 +21,8 @@ def run(steps, reached=True, returned=0.0, seed=0):
 
 KNOWN = {
     "jumanji/Snake-v1": {"goal": None, "runs": [run(400_000, False, value) for value in (15.64, 14.0, 16.28)]},
-    "gymnax/Acrobot-v1": {"goal": -90, "runs": [run(92_160), run(300_032, False), run(98_304), run(94_208)]},
-    "gymnax/Pendulum-v1": {"goal": -250, "runs": [run(300_000, False)]},
+    "LunarLander-v3": {"goal": 200, "runs": [run(92_160), run(300_032, False), run(98_304), run(94_208)]},
+    "gymnax/Breakout-MinAtar": {"goal": 8, "runs": [run(300_000, False)]},
     "CartPole-v1": {"goal": 475, "runs": [run(72_192), run(106_496), run(68_608)]},
 }
 
@@ -44,8 +44,8 @@ def test_every_figure_is_of_a_preset():
 def test_the_table():
     assert figures.table(KNOWN).splitlines()[2:] == [
         "| `CartPole-v1` | 475 | 72,192 (68,608 to 106,496) | 3 |",
-        "| `gymnax/Acrobot-v1` | -90 | 94,208 (92,160 to 98,304) | 3 of 4 |",
-        "| `gymnax/Pendulum-v1` | -250 | not reached | 0 of 1 |",
+        "| `LunarLander-v3` | 200 | 94,208 (92,160 to 98,304) | 3 of 4 |",
+        "| `gymnax/Breakout-MinAtar` | 8 | not reached | 0 of 1 |",
         "| `jumanji/Snake-v1` | - | return 15.6 (14 to 16.3) after 400,000 steps | 3 |",
     ]
 
