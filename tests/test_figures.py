@@ -58,16 +58,16 @@ def test_it_is_written_between_its_marks():
 
 
 def test_runs_that_are_there_are_not_repeated(tmp_path):
-    given = {"num_seeds": 2, "total_timesteps": 512, "eval_episodes": 2}
+    given = {"num_seeds": 2, "total_timesteps": 2048, "eval_episodes": 2}
     first = figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given)
     assert first["goal"] == 475
     assert [(one["seed"], one["steps"], one["reached"]) for one in first["runs"]] == [
-        (0, 512, False),
-        (100_000, 512, False),
+        (0, 2048, False),
+        (100_000, 2048, False),
     ]
     files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
     assert len(files) == 2
     assert figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given) == first
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
     with pytest.raises(UserError, match="remove it to measure anew"):
-        figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given | {"total_timesteps": 1024})
+        figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given | {"total_timesteps": 4096})
