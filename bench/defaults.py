@@ -82,9 +82,11 @@ def presets_todo(only_envs: list[str] | None) -> Iterator[tuple[str, str, int]]:
 
 
 def preset_settings(env: str) -> Settings:
-    """What the preset for `env` says of how to train; for how long, and when to stop, is the comparison's."""
+    """What the preset for `env` says, or said, of how to train; for how long, and when to stop, is the comparison's."""
     from proximo.presets import find_preset
 
+    if "was" in PLAN["presets"][env]:
+        return dict(PLAN["presets"][env]["was"])
     return {path: value for path, value in find_preset(env).items() if not path.startswith(("train.", "stop."))}
 
 

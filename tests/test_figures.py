@@ -26,8 +26,8 @@ def run(steps: int, reached: bool = True, returned: float = 0.0, seed: int = 0) 
 
 KNOWN = {
     "jumanji/Snake-v1": {"goal": None, "runs": [run(400_000, False, value) for value in (15.64, 14.0, 16.28)]},
-    "gymnax/Acrobot-v1": {"goal": -90, "runs": [run(92_160), run(300_032, False), run(98_304), run(94_208)]},
-    "gymnax/Pendulum-v1": {"goal": -250, "runs": [run(300_000, False)]},
+    "LunarLander-v3": {"goal": 200, "runs": [run(92_160), run(300_032, False), run(98_304), run(94_208)]},
+    "gymnax/Breakout-MinAtar": {"goal": 8, "runs": [run(300_000, False)]},
     "CartPole-v1": {"goal": 475, "runs": [run(72_192), run(106_496), run(68_608)]},
 }
 
@@ -49,8 +49,8 @@ def test_every_figure_is_of_a_preset() -> None:
 def test_the_table() -> None:
     assert figures.table(KNOWN).splitlines()[2:] == [
         "| `CartPole-v1` | 475 | 72,192 (68,608 to 106,496) | 3 |",
-        "| `gymnax/Acrobot-v1` | -90 | 94,208 (92,160 to 98,304) | 3 of 4 |",
-        "| `gymnax/Pendulum-v1` | -250 | not reached | 0 of 1 |",
+        "| `LunarLander-v3` | 200 | 94,208 (92,160 to 98,304) | 3 of 4 |",
+        "| `gymnax/Breakout-MinAtar` | 8 | not reached | 0 of 1 |",
         "| `jumanji/Snake-v1` | - | return 15.6 (14 to 16.3) after 400,000 steps | 3 |",
     ]
 
@@ -63,16 +63,16 @@ def test_it_is_written_between_its_marks() -> None:
 
 
 def test_runs_that_are_there_are_not_repeated(tmp_path: Path) -> None:
-    given = {"num_seeds": 2, "total_timesteps": 512, "eval_episodes": 2}
+    given: dict[str, Any] = {"num_seeds": 2, "total_timesteps": 2048, "eval_episodes": 2}
     first = figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given)
     assert first["goal"] == 475
     assert [(one["seed"], one["steps"], one["reached"]) for one in first["runs"]] == [
-        (0, 512, False),
-        (100_000, 512, False),
+        (0, 2048, False),
+        (100_000, 2048, False),
     ]
     files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
     assert len(files) == 2
     assert figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given) == first
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
     with pytest.raises(UserError, match="remove it to measure anew"):
-        figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given | {"total_timesteps": 1024})
+        figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given | {"total_timesteps": 4096})

@@ -95,10 +95,10 @@ def test_flags_come_last_and_presets_first(write: Callable[[str], Path]) -> None
     plan = read_plan(write(TWO), {"train.total_timesteps": 99, "seed": 4})
     assert {run.config.train.total_timesteps for run in plan.runs} == {99}
     assert [run.config.seed for run in plan.runs][:5] == [4, 100_004, 200_004, 7, 9]
-    tuned = plan.runs[0].config.ppo.epochs_per_update
-    plain = read_plan(write(TWO), {}, preset=False).runs[0].config.ppo.epochs_per_update
-    assert (tuned, plain) == (20, 10)
-    assert read_plan(write("preset: false\n" + TWO), {}).runs[0].config.ppo.epochs_per_update == 10
+    tuned = plan.runs[0].config.stop.target_reward
+    plain = read_plan(write(TWO), {}, preset=False).runs[0].config.stop.target_reward
+    assert (tuned, plain) == (475, None)
+    assert read_plan(write("preset: false\n" + TWO), {}).runs[0].config.stop.target_reward is None
 
 
 def test_the_number_of_seeds_can_be_given_for_all(write: Callable[[str], Path]) -> None:

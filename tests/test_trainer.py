@@ -281,7 +281,7 @@ def test_episodes_are_a_budget_that_training_again_extends(tmp_path: Path) -> No
 def test_python_says_what_a_preset_sets(tmp_path: Path) -> None:
     said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._start.remarks
     assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out): ")
-    assert "ppo.rollout_length=32" in said[0]
+    assert "stop.target_reward=475" in said[0]
     assert "ends the run if it is reached before train.max_episodes=3" in said[1]
     assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._start.remarks == []
 
@@ -464,13 +464,13 @@ def test_settings_that_own_networks_do_not_read_are_refused(given: dict[str, Any
 @pytest.mark.slow
 def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("ppo: {gamma: 0.5, gae_lambda: 0.6}")
+    file.write_text("stop: {target_reward: 300, convergence_window: 50}")
     tuned, _ = resolve("gymnax/CartPole-v1", None, True, {})
-    assert tuned.ppo.gamma != settings.build().ppo.gamma, "the preset must set gamma for this test to say anything"
-    assert resolve("gymnax/CartPole-v1", None, False, {})[0].ppo.gamma == settings.build().ppo.gamma
-    layered, _ = resolve("gymnax/CartPole-v1", file, True, {"gamma": 0.4})
-    assert (layered.ppo.gamma, layered.ppo.gae_lambda) == (0.4, 0.6)
-    assert layered.ppo.learning_rate == tuned.ppo.learning_rate
+    assert (tuned.stop.target_reward, tuned.train.total_timesteps) == (475, 200_000)
+    assert resolve("gymnax/CartPole-v1", None, False, {})[0].stop.target_reward is None
+    layered, _ = resolve("gymnax/CartPole-v1", file, True, {"target_reward": 200})
+    assert (layered.stop.target_reward, layered.stop.convergence_window) == (200, 50)
+    assert layered.train.total_timesteps == tuned.train.total_timesteps
     assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {})[0].env.id == "gymnax/Acrobot-v1"
 
 

@@ -34,11 +34,8 @@ START, END = "<!-- written by tools/figures.py -->", "<!-- end -->"
 SEEDS = 5
 PRESETS: dict[str, float | None] = {
     "CartPole-v1": 475,
-    "Pendulum-v1": -250,
     "LunarLander-v3": 200,
     "gymnax/CartPole-v1": 475,
-    "gymnax/Acrobot-v1": -90,
-    "gymnax/Pendulum-v1": -250,
     "gymnax/Breakout-MinAtar": 8,
     "brax/inverted_pendulum": 950,
     "jumanji/Snake-v1": None,
