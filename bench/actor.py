@@ -47,6 +47,7 @@ def main() -> None:
             program.compile(state)
             runner, behaviour = program._runner, program.behaviour
             packed, noise = program._acting(state)
+            chosen = jax.eval_shape(behaviour.choose, state.train)
             actors = {
                 name: [jax.jit(actor(behaviour, part, chosen), compiler_options=given) for part in runner.env.parts]
                 for name, given in WAYS.items()

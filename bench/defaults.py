@@ -187,12 +187,12 @@ def train_sb3(env: str, about: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def as_gymnasium(env: str, seed: int, max_steps: int | None) -> Env:
+def as_gymnasium(env: str, seed: int, max_steps: int | None) -> gymnasium.Env[Any, Any]:
     """The environment as Stable-Baselines3 takes it. Images below 36 x 36, which its CNN cannot read, and numbers on
     their own become plain vectors."""
     family, _, name = env.partition("/")
     if family in ("gymnax", "jumanji"):
-        made: Env = Jitted(env, seed)
+        made: gymnasium.Env[Any, Any] = Jitted(env, seed)
     elif family == "envpool":
         made = Unbatched(name, env, seed)
     else:
@@ -207,7 +207,7 @@ class Vectors(gymnasium.ObservationWrapper[Any, Any, Any]):
     """A dictionary of numbers as one of vectors; texts, which no policy reads, are left out. Names get an end, since
     some (`values`) are taken in the modules of PyTorch."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         spaces, seen = gymnasium.spaces, env.observation_space
         assert isinstance(seen, spaces.Dict)

@@ -30,7 +30,8 @@ def settings_of(name: str, kind: str) -> Settings:
     """What candidate `name` trains with where actions are of `kind`; `discrete:` and `continuous:` say it by kind."""
     _, values = candidates()[name]
     plain = {key: value for key, value in values.items() if key not in ("discrete", "continuous")}
-    return plain | values.get(kind, {})
+    chosen: dict[str, Any] = plain | values.get(kind, {})
+    return chosen
 
 
 def results(path: Path = RESULTS) -> list[dict[str, Any]]:

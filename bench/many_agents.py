@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,4 +89,5 @@ def compare(before: Path, after: Path) -> None:
 
 if __name__ == "__main__":
     command, *paths = sys.argv[1:]
-    {"train": train, "compare": compare}[command](*map(Path, paths))
+    commands: dict[str, Callable[..., None]] = {"train": train, "compare": compare}
+    commands[command](*map(Path, paths))

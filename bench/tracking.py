@@ -37,7 +37,7 @@ from proximo.tracking.mlflow import MlflowTracker
 
 os.environ.pop("PROXIMO_MLFLOW", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
-BASE = {"epochs_per_update": 4, "minibatch_size": 256, "preset": "documents", "eval_frequency": 0}
+BASE: dict[str, Any] = {"epochs_per_update": 4, "minibatch_size": 256, "preset": "documents", "eval_frequency": 0}
 SHORT = {"gymnax/CartPole-v1": 500_000, "CartPole-v1": 200_000}
 FAR = 1_000_000_000
 WINDOW = 3.0
