@@ -156,7 +156,7 @@ def check_restoring(source: HostSource, config: Any, other: Any = None, steps: i
     try:
         env.reset(3), untouched.reset(3), restored.reset(8)
         before, _ = record(env, 30)
-        states = env.get_states()
+        states: Any = env.get_states()
         assert all(type(state) is bytes for state in states)
         actions, seen = record(env, steps, seed=1)
         ended = seen["terminated"] | seen["truncated"]

@@ -155,7 +155,7 @@ def check_restoring(source: HostSource, config: Any, other: Any, steps: int = 60
         for _ in range(10):
             masks = masks_of(one_step(env, drawn(env, masks, random)))
             restored_masks = masks_of(one_step(restored, drawn(restored, restored_masks, random)))
-        states = env.get_states()
+        states: Any = env.get_states()
         assert all(type(state) is bytes for state in states)
         assert restored.set_states(states), restored.notices
         over = np.zeros(ENVS, bool)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proximo.config import NetworkConfig
+from proximo.policy.distributions import Distribution
 from proximo.policy.distributions.composite import build_distribution
 from proximo.spaces import build, leaves, mask_shape, pick
 
