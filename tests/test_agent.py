@@ -47,7 +47,7 @@ SPACES = [
 ]
 
 
-def agent(action_space, **keywords):
+def agent(action_space: spaces.Space[Any], **keywords: Any) -> PPOAgent:
     plain = {"hidden_sizes": [8], "seed": 1, "normalize_observations": False, "normalize_rewards": False}
     return PPOAgent(OBS, action_space, settings.build(settings.from_keywords(plain | keywords)))
 

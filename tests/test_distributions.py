@@ -18,7 +18,7 @@ from scipy import integrate, special, stats
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
-from proximo.policy.distributions import Bernoulli, Categorical, MultiCategorical
+from proximo.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
 from proximo.policy.distributions.beta import ATTEMPTS, gamma_sample
 from proximo.policy.distributions.composite import build_distribution
 from proximo.policy.distributions.gaussian import Bounds, Gaussian, TanhGaussian

@@ -51,7 +51,7 @@ def rollout_of(reward: Any, present: Any = None, **changes: Any) -> Rollout:
     return Rollout(**given | changes)
 
 
-def behaviour_of(groups, agents, num_envs=2, own=None):
+def behaviour_of(groups: Groups, agents: AgentsConfig, num_envs: int = 2, own: Any = None) -> Behaviour:
     plain = NormalizeConfig(observations=False, rewards=False)
     return make_behaviour(Policies(groups, NetworkConfig(), plain, agents, own), num_envs)
 

@@ -97,18 +97,18 @@ def test_an_lstm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_gradients_of_a_sequence_are_those_of_its_steps(memory):
+def test_gradients_of_a_sequence_are_those_of_its_steps(memory: str) -> None:
     """Through a new start, too: it cuts them off."""
     policy = policy_with(memory)
     params = policy.init(jax.random.key(0))
     carry = jax.tree.map(lambda leaf: random(leaf.shape, 7), policy.initial_carry(2))
     obs, weights = random((4, 2, 3)), random((4, 2, 4), 5)
 
-    def at_once(params, carry, obs):
+    def at_once(params: Any, carry: Any, obs: Any) -> jax.Array:
         _, outputs, values = policy.unroll(params, None, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
-    def in_steps(params, carry, obs):
+    def in_steps(params: Any, carry: Any, obs: Any) -> jax.Array:
         _, outputs, values = by_steps(policy, params, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
@@ -178,7 +178,9 @@ def test_a_gate_s_share_is_kept_at_each_step(cell: Any, kind: str) -> None:
 EPISODE_START = jnp.array([[False, True], [False, False], [True, False], [False, True]])
 
 
-def by_steps(policy, params, carry, obs, episode_start):
+def by_steps(
+    policy: Policy, params: Any, carry: Any, obs: Any, episode_start: jax.Array
+) -> tuple[Any, jax.Array, jax.Array]:
     """One step after the other, as in collection."""
     outputs, values = [], []
     for t in range(len(episode_start)):

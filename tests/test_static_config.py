@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import proximo.compile
-from proximo import PPOTrainer, settings
+from proximo import Config, PPOTrainer, settings
 from proximo.envs.groups import ONE
 from proximo.ppo.static_config import merge, split_static
-from proximo.train.program import train_step
+from proximo.train.program import CompiledProgram, ProgramState, train_step
 
 ENV = "gymnax/CartPole-v1"
 SMALL = {"num_envs": 4, "rollout_length": 8, "minibatch_size": 8, "epochs_per_update": 2, "hidden_sizes": (8,)}
@@ -84,7 +84,7 @@ def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
-def test_every_number_is_changed_below():
+def test_every_number_is_changed_below() -> None:
     numbers = split_static(config_of())[1]
     assert {f"{section}.{name}" for section in numbers for name in numbers[section]} == set(CHANGED)
 
@@ -148,7 +148,7 @@ def test_a_shape_holds_no_numbers_and_nothing_that_programs_do_not_read() -> Non
     assert split_static(config_of(**{"ppo.epochs_per_update": 3}))[0] != split_static(first)[0]
 
 
-def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it():
+def test_the_length_of_a_run_is_part_of_its_shape_only_where_a_schedule_needs_it() -> None:
     plain = settings.build({"ppo.learning_rate_schedule": "constant"})
     longer = dataclasses.replace(plain, train=dataclasses.replace(plain.train, total_timesteps=5_000_000))
     assert split_static(plain)[0] == split_static(longer)[0]
