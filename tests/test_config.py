@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def config_with(num_envs: int = 8, total_timesteps: int = 1_000_000, **ppo: Any)
     )
 
 
-def refusal(config, check=check):
+def refusal(config: Config, check: Callable[[Config], Any] = check) -> str:
     with pytest.raises(UserError) as caught:
         check(config)
     assert "\n" not in str(caught.value)
@@ -61,7 +61,7 @@ def test_defaults_fit_together() -> None:
     assert check(Config()) == Config()
 
 
-def test_minibatch_that_does_not_divide_names_the_numbers_and_the_nearest_sizes():
+def test_minibatch_that_does_not_divide_names_the_numbers_and_the_nearest_sizes() -> None:
     text = refusal(config_with(num_envs=3, rollout_length=100, minibatch_size=64), check_minibatch)
     assert "ppo.minibatch_size=64" in text
     assert "300 samples" in text
@@ -69,7 +69,7 @@ def test_minibatch_that_does_not_divide_names_the_numbers_and_the_nearest_sizes(
     assert text.endswith("the nearest sizes that do: 50, 60, 75.")
 
 
-def test_minibatch_larger_than_the_rollout_is_refused():
+def test_minibatch_larger_than_the_rollout_is_refused() -> None:
     text = refusal(config_with(num_envs=1, rollout_length=16, minibatch_size=64), check_minibatch)
     assert "ppo.minibatch_size=64 does not divide the 16 samples" in text
     assert text.endswith("4, 8, 16.")
@@ -80,7 +80,7 @@ def test_suggested_sizes_are_accepted() -> None:
         check_minibatch(config_with(num_envs=3, rollout_length=100, minibatch_size=size))
 
 
-def test_refusing_a_huge_rollout_does_not_try_every_number():
+def test_refusing_a_huge_rollout_does_not_try_every_number() -> None:
     text = refusal(config_with(num_envs=1_000_000, rollout_length=1_000, minibatch_size=7), check_minibatch)
     assert text.endswith("4, 5, 8.")
 
@@ -97,8 +97,9 @@ def test_minibatch_of_one_is_fine_otherwise(normalize: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_epsilon", "entropy_coef"])
-def test_end_without_a_schedule_is_refused(name):
-    text = refusal(config_with(**{f"{name}_end": 0.001, f"{name}_schedule": "constant"}))
+def test_end_without_a_schedule_is_refused(name: str) -> None:
+    given: dict[str, Any] = {f"{name}_end": 0.001, f"{name}_schedule": "constant"}
+    text = refusal(config_with(**given))
     assert f"ppo.{name}_end=0.001" in text
     assert f"ppo.{name}_schedule=constant" in text
 
@@ -236,7 +237,7 @@ def test_an_open_minibatch_is_the_largest_that_fits(num_envs: int, rollout_lengt
     assert settle(config, continuous=False).ppo.minibatch_size == size
 
 
-def test_minibatches_count_samples_of_all_agents_that_share_a_policy():
+def test_minibatches_count_samples_of_all_agents_that_share_a_policy() -> None:
     """4 environments * 10 steps: 120 samples of a group of three, 40 of a single agent."""
     config = config_with(num_envs=4, rollout_length=10, minibatch_size=60)
     check_minibatch(config, [3])
@@ -247,7 +248,7 @@ def test_minibatches_count_samples_of_all_agents_that_share_a_policy():
 
 
 @pytest.mark.parametrize(("members", "size"), [([1], 40), ([3], 120), ([3, 1], 40), ([2, 4], 80), ([10], 200)])
-def test_an_open_minibatch_fits_every_group(members, size):
+def test_an_open_minibatch_fits_every_group(members: list[int], size: int) -> None:
     """4 environments * 10 steps, up to 256 samples: the largest divisor of 40, of 120, of both 120 and 40, ..."""
     config = build({"env.num_envs": 4, "ppo.rollout_length": 10})
     assert settle(config, continuous=False, members=members).ppo.minibatch_size == size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -139,11 +140,11 @@ def test_modules_import_only_leftward(module: str) -> None:
     assert not wrong, f"{module} may import only {', '.join(sorted(allowed))}:\n{listed(wrong)}"
 
 
-def test_no_module_is_imported_by_what_it_imports():
+def test_no_module_is_imported_by_what_it_imports() -> None:
     """Whatever the rows allow, and also where an import waits inside a function."""
     modules = {found.module for found in IMPORTS}
     named = [(found.module, found.name.removeprefix("proximo.")) for found in IMPORTS if found.of("proximo")]
-    graph = {module: set() for module in modules}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
     for module, name in named:
         graph[module] |= {target for target in (name, name.rpartition(".")[0]) if target in modules - {module}}
     try:

@@ -1,8 +1,13 @@
 """One holds a file for itself, or several together; who has gone holds nothing."""
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +15,7 @@ from proximo.run_dir.lock import take_lock
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(tmp_path: Path) -> Iterator[list[Any]]:
     """The same file, opened as three processes would."""
     (tmp_path / "file").touch()
     files = [(tmp_path / "file").open("rb") for _ in range(3)]
@@ -19,7 +24,7 @@ def opened(tmp_path):
         file.close()
 
 
-def test_one_at_a_time(opened):
+def test_one_at_a_time(opened: list[Any]) -> None:
     first, second, _ = opened
     assert take_lock(first)
     assert not take_lock(second)
@@ -28,14 +33,14 @@ def test_one_at_a_time(opened):
     assert take_lock(second)
 
 
-def test_readers_share(opened):
+def test_readers_share(opened: list[Any]) -> None:
     first, second, third = opened
     assert take_lock(first, shared=True)
     assert take_lock(second, shared=True)
     assert not take_lock(third)
 
 
-def test_patience(opened):
+def test_patience(opened: list[Any]) -> None:
     first, second, _ = opened
     assert take_lock(first)
     threading.Timer(0.3, first.close).start()
@@ -43,8 +48,8 @@ def test_patience(opened):
     assert take_lock(second, patience=30.0)
 
 
-def test_a_file_system_without_locks_grants_them(opened, monkeypatch):
-    def refuses(*_):
+def test_a_file_system_without_locks_grants_them(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuses)

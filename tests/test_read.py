@@ -1,7 +1,11 @@
 """What is known of a run is read from its folder, whatever state that is in."""
 
+from __future__ import annotations
+
 import json
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ from proximo.run_dir.read import NewRows, is_complete, is_running, list_runs, re
 RESULT = {"stop_reason": "budget", "total_steps": 30, "final_return": 1.5, "final_eval": {"return_mean": 2.5}}
 
 
-def a_run(path, rows=3):
+def a_run(path: Path, rows: int = 3) -> RunDirectory:
     """A run that goes on: three updates of ten steps, with a return of ten for each update."""
     directory = RunDirectory(path)
     directory.begin(Config())
@@ -20,14 +24,14 @@ def a_run(path, rows=3):
     return directory
 
 
-def ended(path, **changed):
+def ended(path: Path, **changed: Any) -> Path:
     directory = a_run(path)
     directory.finish(RESULT | changed)
     directory.close()
     return path
 
 
-def test_the_state_of_a_run(tmp_path):
+def test_the_state_of_a_run(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     found = read_status(run.path)
     assert (found.state, found.steps, found.episode_return, found.result) == ("running", 30, 30.0, None)
@@ -41,7 +45,7 @@ def test_the_state_of_a_run(tmp_path):
     assert (found.state, found.episode_return, found.result) == ("stopped without an end", 30.0, None)
 
 
-def test_the_return_of_a_run_without_a_final_evaluation(tmp_path):
+def test_the_return_of_a_run_without_a_final_evaluation(tmp_path: Path) -> None:
     found = read_status(ended(tmp_path / "run", stop_reason="interrupted", final_eval=None))
     assert (found.state, found.episode_return) == ("interrupted", 1.5)
     assert not is_complete(tmp_path / "run")
@@ -56,20 +60,20 @@ def test_the_return_of_a_run_without_a_final_evaluation(tmp_path):
     ],
     ids=str,
 )
-def test_damaged_results_are_not_believed(tmp_path, damage):
+def test_damaged_results_are_not_believed(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = ended(tmp_path / "run")
     (path / "result.json").write_text(json.dumps(RESULT | damage))
     assert list_runs(tmp_path) == []
     assert not is_complete(path)
 
 
-def test_to_look_at_a_run_does_not_keep_it_from_being_trained(tmp_path):
+def test_to_look_at_a_run_does_not_keep_it_from_being_trained(tmp_path: Path) -> None:
     path = ended(tmp_path / "run")
     assert not is_running(path)
     RunDirectory.reopen(path, 3).close()
 
 
-def test_long_runs_are_thinned(tmp_path):
+def test_long_runs_are_thinned(tmp_path: Path) -> None:
     rows = [{"update": n} | ({"eval/episodes": 3} if n % 5 == 0 else {}) for n in range(1, 101)]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     found = read_rows(tmp_path, 11, 3)
@@ -82,7 +86,7 @@ def test_long_runs_are_thinned(tmp_path):
     assert set(gaps) == {111}
 
 
-def test_rows_are_read_once_and_whole(tmp_path):
+def test_rows_are_read_once_and_whole(tmp_path: Path) -> None:
     file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     file.write_bytes(b'{"update": 1}\n{"upd')
     assert rows.read() == [{"update": 1}]
@@ -93,7 +97,7 @@ def test_rows_are_read_once_and_whole(tmp_path):
 
 
 @pytest.mark.parametrize("made_again", [0, 1, 2, 3])
-def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path, made_again):
+def test_rows_that_a_resume_cut_off_and_made_again_are_read_from_the_start(tmp_path: Path, made_again: int) -> None:
     file, rows = tmp_path / "metrics.jsonl", NewRows(tmp_path)
     first, old = b'{"update": 1, "time/elapsed": 0.5}\n', b'{"update": 2, "time/elapsed": 0.75}\n'
     file.write_bytes(first + old)

@@ -82,7 +82,7 @@ def test_the_contracts_values_have_a_name(path: str, default: float | None) -> N
     assert to_mapping(build(choose_preset("documents", "CartPole-v1")))[section][name] == default
 
 
-def test_minibatches_without_memory_are_an_eighth_of_the_default_update():
+def test_minibatches_without_memory_are_an_eighth_of_the_default_update() -> None:
     assert (build().frames_per_batch, build().minibatch_size) == (2048, 256)
     assert build(assign("ppo.minibatch_size=auto")).minibatch_size == 256
 
@@ -636,7 +636,7 @@ def test_frames_per_batch_sets_the_rollout_length() -> None:
     assert build(from_mapping({"frames_per_batch": 128}, "it"), {"ppo.rollout_length": 9}).ppo.rollout_length == 9
 
 
-def test_frames_that_do_not_fit_are_refused():
+def test_frames_that_do_not_fit_are_refused() -> None:
     assert "multiple of 8" in refusal(build, from_keywords(dict(frames_per_batch=100, num_envs=8)))
     assert "one of the two" in refusal(build, from_keywords(dict(frames_per_batch=64, rollout_length=8)))
     assert "at least 1" in refusal(from_keywords, dict(frames_per_batch=0))
@@ -649,7 +649,7 @@ def test_frames_that_do_not_fit_are_refused():
         lambda: from_mapping({"ppo": {"batch_size": 64, "minibatch_size": 32}}, "it"),
     ],
 )
-def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values):
+def test_a_batch_size_beside_a_minibatch_size_is_what_is_collected(values: Callable[..., Any]) -> None:
     config = build({"env.num_envs": 8}, values())
     assert (config.ppo.rollout_length, config.ppo.minibatch_size) == (8, 32)
 
