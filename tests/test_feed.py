@@ -1,10 +1,13 @@
 """The process that feeds a tracker takes any that has the protocol, by its dotted path."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from proximo.config import Config
 from proximo.run_dir.directory import RunDirectory
@@ -16,34 +19,34 @@ class Diary:
     last_update = 0
     address = "a diary"
 
-    def __init__(self, path, config):
+    def __init__(self, path: Path, config: Config) -> None:
         self._file = path.parent / "diary.jsonl"
         self._env = config.env.id
 
-    def _write(self, *entry):
+    def _write(self, *entry: Any) -> None:
         with self._file.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def open(self, live):
+    def open(self, live: bool) -> None:
         first = not self._file.exists()
         self._write("open", self._env)
         if first:
             raise ConnectionError("Connection refused")
 
-    def rows(self, rows):
+    def rows(self, rows: list[dict[str, Any]]) -> None:
         new = [row["update"] for row in rows if row["update"] > self.last_update]
         if new:
             self._write("rows", new)
             self.last_update = new[-1]
 
-    def files(self, final):
+    def files(self, final: bool) -> None:
         self._write("files", final)
 
-    def close(self, result):
+    def close(self, result: Any) -> None:
         self._write("close", result["stop_reason"])
 
 
-def test_a_tracker_of_ones_own_is_fed_by_its_dotted_path(tmp_path):
+def test_a_tracker_of_ones_own_is_fed_by_its_dotted_path(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.begin(Config())
     directory.append([{"update": n, "step": 10 * n, "time/elapsed": 10.0 * n} for n in range(1, 26)])

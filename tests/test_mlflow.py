@@ -153,16 +153,20 @@ def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch)
             return left.pop(0)
 
         monkeypatch.setattr("proximo.tracking.feed.told", told)
-        keep_feeding(sender)
+        feeder: Any = sender
+        keep_feeding(feeder)
         assert waited[0] == 0.0
         assert sender.did == did
 
 
 @pytest.mark.slow
-def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(copy, monkeypatch):
+def test_rows_are_sent_at_once_when_training_ends_and_the_run_does_not_yet(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(process.SWITCH, "1")
     notes: list[str] = []
     one = process.make_tracker(read_config(copy), copy, notes.append)
+    assert isinstance(one, process.TrackerProcess)
 
     def wait_for(update: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -283,7 +287,9 @@ def test_fast_runs_send_few_rows(copy: Path, seconds: float, updates: list[int])
     assert_complete(copy)
 
 
-def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(copy, monkeypatch):
+def test_failures_at_any_moment_leave_nothing_out_and_nothing_twice(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("proximo.run_dir.read.MOST_BYTES", 10_000)
     send, turns = MlflowTracker.rows, iter(range(1000))
 
@@ -549,7 +555,7 @@ def test_what_was_not_answered_is_told_from_what_was_refused(text: str, reached:
 def test_python_users_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The console of the command line says it; without one it is a warning."""
 
-    def troubled(config: Config, path: Path, note: Callable[[str], None]) -> tracker.NoTracker:
+    def troubled(config: Config, path: Path, note: Callable[[str], None]) -> Any:
         note("MLflow lacks this run.")
         return process.NoTracker()
 
@@ -566,7 +572,7 @@ def test_python_users_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
+def test_turned_off_it_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(process.SWITCH, "1")
     assert train(tmp_path / "runs" / "run", 2, enable_mlflow=False) == []
     assert [file.name for file in (tmp_path / "runs").iterdir()] == ["run"]
@@ -580,7 +586,9 @@ def test_turned_off_it_leaves_no_trace(tmp_path, monkeypatch):
         *(("0", True, process.NoTracker), ("off", True, process.NoTracker), ("1", False, process.NoTracker)),
     ],
 )
-def test_it_is_on_unless_it_is_turned_off(switch, wanted, kind, tmp_path, monkeypatch):
+def test_it_is_on_unless_it_is_turned_off(
+    switch: str | None, wanted: bool, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(process.SWITCH)
     if switch is not None:
         monkeypatch.setenv(process.SWITCH, switch)
@@ -667,7 +675,9 @@ def wait_for_rows(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monkeypatch):
+def test_a_server_that_dies_in_the_middle_and_comes_back(
+    tracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(process.SWITCH, "1")
     monkeypatch.setattr(process, "PATIENCE", 60.0)
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
@@ -696,7 +706,9 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(tracked, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path, monkeypatch):
+def test_a_server_that_is_down_from_the_start_and_a_sync_later(
+    tracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(process.SWITCH, "1")
     path, server = tmp_path / "runs" / "run", Server(tmp_path)
     said = train(path, target_reward=1.0, convergence_window=2, early_stopping_patience=1, tracking_uri=server.uri)
@@ -716,7 +728,7 @@ def test_a_server_that_is_down_from_the_start_and_a_sync_later(tracked, tmp_path
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_delays_nothing(untracked, tmp_path, monkeypatch):
+def test_a_server_that_hangs_delays_nothing(untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(process.SWITCH, "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as hanging:
@@ -836,7 +848,7 @@ def test_a_log_frequency_that_is_given_is_kept_to() -> None:
     assert [row["update"] for row in rows if every.due(row) == row] == [1, 3, 5, 6], "and the fifth has an evaluation"
 
 
-def test_batches_hold_whole_rows():
+def test_batches_hold_whole_rows() -> None:
     rows = [
         {"update": n, "step": 8 * n, "time/elapsed": 0.5 * n, "none": None, **{f"m{i}": float(i) for i in range(300)}}
         for n in range(1, 9)

@@ -163,7 +163,7 @@ def test_mistakes_are_answered_in_words(write: Callable[[str], Path], text: str,
         read_plan(write(text), {})
 
 
-def test_a_flag_must_not_undo_a_trial(write):
+def test_a_flag_must_not_undo_a_trial(write: Callable[[str], Path]) -> None:
     with pytest.raises(UserError, match=r"careful sets ppo.clip_epsilon, which is also given as a flag"):
         read_plan(write(TWO), {"ppo.clip_epsilon": 0.3})
 

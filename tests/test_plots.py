@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
