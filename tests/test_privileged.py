@@ -26,7 +26,9 @@ from proximo.policy.networks import Network
 from proximo.policy.policy import Policy
 
 TOLD = spaces.Box(-1.0, 1.0, (1,), np.float32)
-SMALL = dict(num_envs=16, rollout_length=16, minibatch_size=64, hidden_sizes=[32], gamma=0.9, eval_frequency=0)
+SMALL: dict[str, Any] = dict(
+    num_envs=16, rollout_length=16, minibatch_size=64, hidden_sizes=[32], gamma=0.9, eval_frequency=0
+)
 SMALL |= probes.PLAIN | dict(epochs_per_update=4, learning_rate=3e-3, eval_episodes=3, preset=False, workers=0)
 
 

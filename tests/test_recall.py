@@ -34,7 +34,7 @@ def test_a_cue_is_recalled_over_six_steps(tmp_path: Path, memory: str) -> None:
 @pytest.mark.learning
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize(("length", "steps"), [(6, 150_000), (16, 150_000), (40, 300_000)])
-def test_a_cue_is_recalled_with_every_seed(tmp_path, length, steps, memory):
+def test_a_cue_is_recalled_with_every_seed(tmp_path: Path, length: int, steps: int, memory: str) -> None:
     given = probes.PLAIN | {"num_envs": 16, "total_timesteps": steps, "memory": memory, "preset": False} | SOLVED
     summary = run_multiple_experiments(probes.Errand(length), seeds=5, out=tmp_path / "all", **given)
     results = [read_result(tmp_path / "all" / run["path"]) or {} for run in summary["runs"]]

@@ -313,7 +313,7 @@ def test_environments_are_put_back_with_what_was_seen() -> None:
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, Config())
     acting, chosen = actors(agents.groups), EnvConfig(num_envs=2, workers=0)
 
-    def played(runner, state):
+    def played(runner: HostRunner, state: Any) -> Any:
         runner.run(packed(acting), state, None, bool)
         return jax.tree.map(np.copy, runner.rollout(state))
 
@@ -323,7 +323,8 @@ def test_environments_are_put_back_with_what_was_seen() -> None:
         state = after(state, played(first, state))
         before = np.copy(state.obs[ONE])
         second.start(7)
-        assert other.set_states(one.get_states())
+        states: Any = one.get_states()
+        assert other.set_states(states)
         on, again = played(first, state), played(second, state)
     for name in ("obs", "action", "reward", "last_obs"):
         np.testing.assert_array_equal(getattr(on.groups[ONE], name), getattr(again.groups[ONE], name))
@@ -428,7 +429,7 @@ def test_what_is_filmed_is_stacked_too(walk: Any) -> None:
     """A picture shows the clock: of all moments of the episode that the log is of, from its start to its end."""
     source, chosen = make(walk), config(seed=3)
     agents = make_agents(FrameStack(source.spec.groups, NUM).groups, chosen)
-    logged = episode_log(source, agents, chosen.env, 0)
+    logged: Any = episode_log(source, agents, chosen.env, 0)
     pictures = list(episode_frames(source, agents, chosen.env, 0)[0])
     assert [int(picture.max()) for picture in pictures] == list(range(logged["length"] + 1))
     with pytest.raises(UserError, match="cannot be drawn"):

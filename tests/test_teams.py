@@ -45,14 +45,16 @@ from proximo.ppo.update import initial_lanes, initial_train_state, training_samp
 from proximo.rollout.episode_log import episode_log
 from proximo.rollout.host import HostRunner, make_experience
 from proximo.rollout.host_actor import packed
-from proximo.rollout.types import Episodes
+from proximo.rollout.types import Episodes, Experience, Rollout
 from proximo.rollout.video import episode_frames
 from proximo.run_dir import tensors
 from proximo.settings import build
 from proximo.train.program import CompiledProgram, ProgramState, first_train_state, rollout, rollout_noise
 from team_probes import Clocks, Ghosts, HighestWins, Lifetimes, RockPaperScissors, Rotation, TwoKinds, Weather
 
-QUICK = dict(num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3)
+QUICK: dict[str, Any] = dict(
+    num_envs=4, rollout_length=8, minibatch_size=16, epochs_per_update=2, hidden_sizes=[8], eval_episodes=3
+)
 QUICK |= probes.PLAIN
 
 
@@ -321,7 +323,8 @@ def test_whoever_joins_remembers_nothing(kind: str, length: int, tmp_path: Path)
 def test_who_is_logged_and_filmed_remembers_as_in_training(kind: str) -> None:
     source = envs.make(CLOCKS[kind]())
     team = TeamAgent(source.spec.groups, Config(), network=counts_steps)
-    assert episode_log(source, team, EnvConfig(), 0)["return"] == pytest.approx(sum(Clocks.PAID) / 3)
+    told: Any = episode_log(source, team, EnvConfig(), 0)
+    assert told["return"] == pytest.approx(sum(Clocks.PAID) / 3)
     frames, _ = episode_frames(source, team, EnvConfig(), 0)
     assert [frame[0, 0, 0] for frame in frames] == [0, 2, 4, 7, 9, 11, 12]
 

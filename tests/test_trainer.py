@@ -437,7 +437,7 @@ def test_an_agent_can_be_handed_in(tmp_path: Path) -> None:
     first.train()
     others = {name: value for name, value in SMALL.items() if not name.startswith("normalize_")}
 
-    def after(name, env="gymnax/CartPole-v1", **given):
+    def after(name: str, env: Any = "gymnax/CartPole-v1", **given: Any) -> PPOTrainer:
         return PPOTrainer(env, agent=first.agent, preset=False, out=tmp_path / name, **(others | given))
 
     second = after("b")
@@ -480,7 +480,7 @@ def test_wrong_environments_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("env", "kind"), [("gymnax/CartPole-v1", 0), ("gymnax/Pendulum-v1", 1)])
-def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env, kind, tmp_path):
+def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env: str, kind: int, tmp_path: Path) -> None:
     made = trainer(tmp_path / "run", env, entropy_coef="auto")
     assert made.config.ppo.entropy_coef == settings.SETTINGS["ppo.entropy_coef"].metadata["by_action"][kind]
     assert isinstance(made.program, CompiledProgram)
