@@ -15,7 +15,7 @@ def make_zoo(module: str, name: str, **options: Any) -> Any:
     """An environment that PettingZoo has registered in the namespace `module`, or a module of that package which makes
     one, as those of mpe2 do."""
     if registered(module, name):
-        kind = "parallel" if registered(module, name, pettingzoo.parallel_registry) else "aec"
+        kind: Any = "parallel" if registered(module, name, pettingzoo.parallel_registry) else "aec"
         return as_parallel(pettingzoo.make(kind, f"{module}/{name}", **options))
     made = importlib.import_module(f"{module}.{name}")
     make = getattr(made, "parallel_env", None) or made.env
