@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from proximo import PPOTrainer
 from proximo.display.console import Console
 from proximo.envs.api import EnvSpec, Transition
 from proximo.envs.keys import Stated
@@ -381,22 +383,23 @@ class Everything(Probe):
 class Listener:
     """Writes down what it hears; `wishes` are what it answers."""
 
-    def __init__(self, **wishes):
-        self.heard, self.wishes = [], wishes
+    def __init__(self, **wishes: Any) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        self.wishes = wishes
 
-    def on_start(self, trainer):
+    def on_start(self, trainer: PPOTrainer) -> Any:
         return self.hear("start", trainer.path.name)
 
-    def on_evaluation(self, metrics):
+    def on_evaluation(self, metrics: dict[str, Any]) -> Any:
         return self.hear("evaluation", metrics["episodes"])
 
-    def on_checkpoint(self, path):
+    def on_checkpoint(self, path: Path) -> Any:
         assert path.is_file()
         return self.hear("checkpoint", int(path.stem.removeprefix("step_")))
 
-    def on_end(self, result):
+    def on_end(self, result: dict[str, Any]) -> Any:
         return self.hear("end", result["updates"])
 
-    def hear(self, event, told):
+    def hear(self, event: str, told: Any) -> Any:
         self.heard.append((event, told))
         return self.wishes.get(event)

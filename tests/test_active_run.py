@@ -1,11 +1,16 @@
 """A run while it is trained: what its context takes, and gives back."""
 
+from __future__ import annotations
+
 import dataclasses
 import signal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from proximo import PPOTrainer
 from proximo.envs.groups import ONE
 from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
@@ -18,7 +23,7 @@ def active_run(one):
 
 
 @pytest.mark.slow
-def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path):
+def test_what_comes_after_a_reached_goal_is_no_failure(tmp_path: Path) -> None:
     """A chunk goes past the update that reached the goal; that a later one is not finite concerns nobody."""
     one = trainer(tmp_path / "run")
     state = one.program.init(({ONE: one.agent.params}, {ONE: one.agent.obs_stats}, {}))
@@ -34,10 +39,10 @@ class Broken(Exception):
     pass
 
 
-def test_what_fails_before_training_began_leaves_no_result(tmp_path, monkeypatch):
+def test_what_fails_before_training_began_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder and the signals are given back; what was written before is there to go on from."""
 
-    def broken(state):
+    def broken(state: Any) -> None:
         raise Broken
 
     before = signal.getsignal(signal.SIGTERM)
@@ -51,11 +56,11 @@ def test_what_fails_before_training_began_leaves_no_result(tmp_path, monkeypatch
     assert one.train()["total_steps"] == 640
 
 
-def test_a_failure_becomes_the_result(tmp_path):
+def test_a_failure_becomes_the_result(tmp_path: Path) -> None:
     """Whoever reads the folder finds out; what was trained is saved, and the failure is raised as it was."""
     run = active_run(trainer(tmp_path / "run"))
 
-    def fail():
+    def fail() -> None:
         with run:
             run.start()
             raise Broken("mine")

@@ -1,6 +1,10 @@
 """Callbacks: what they hear of a run, in which order, and what they can do about it."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +16,15 @@ from proximo.errors import UserError
 from test_trainer import rows, trainer
 
 
-def test_callbacks_see_every_update_and_can_stop(tmp_path):
+def test_callbacks_see_every_update_and_can_stop(tmp_path: Path) -> None:
     seen = []
 
     class Watcher:
-        def log_training_step(self, metrics):
+        def log_training_step(self, metrics: dict[str, Any]) -> bool:
             seen.append(
                 (metrics["update"], metrics["episode"], metrics["step_metrics"]["avg_reward"], metrics["eval_metrics"])
             )
-            return metrics["update"] < 6
+            return bool(metrics["update"] < 6)
 
     calls = []
     result = trainer(tmp_path / "run").train(callback=[Watcher(), lambda metrics: calls.append(metrics["episode"])])
@@ -34,8 +38,9 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path):
         trainer(tmp_path / "other").train(callback=3)
 
 
-def test_a_plain_callback_is_called_for_each_episode(tmp_path):
-    heard, updates = [], []
+def test_a_plain_callback_is_called_for_each_episode(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    updates: list[dict[str, Any]] = []
     one = trainer(tmp_path / "run", env=probes.TruncatedForever(), num_envs=2, rollout_length=4, minibatch_size=8)
     one.train(callback=[heard.append, probes.EachUpdate(updates.append)])
     told = [(metrics["update"], metrics["episode"]) for metrics in heard]
@@ -46,8 +51,8 @@ def test_a_plain_callback_is_called_for_each_episode(tmp_path):
     assert updates[5]["episode"] == 8
 
 
-def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path):
-    heard = []
+def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path: Path) -> None:
+    heard: list[Any] = []
     result = trainer(tmp_path / "run", eval_frequency=0).train(callback=probes.EachUpdate(heard.append))
     assert [metrics["eval_metrics"] is not None for metrics in heard] == [False] * 9 + [True]
     final = heard[-1]["eval_metrics"]
@@ -55,7 +60,7 @@ def test_the_last_update_is_told_of_with_the_final_evaluation(tmp_path):
     assert {"std_reward", "min_reward", "max_reward", "avg_length"} <= final.keys()
 
 
-def test_callbacks_hear_of_what_happens(tmp_path):
+def test_callbacks_hear_of_what_happens(tmp_path: Path) -> None:
     listener = Listener()
     trainer(tmp_path / "run", every_steps=320, every_seconds=None).train(callback=listener)
     assert listener.heard == [
@@ -72,14 +77,14 @@ def test_callbacks_hear_of_what_happens(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("event", "updates"), [("start", 0), ("checkpoint", 0), ("evaluation", 4), ("end", 10)])
-def test_any_callback_can_end_the_run(event, updates, tmp_path):
+def test_any_callback_can_end_the_run(event: str, updates: int, tmp_path: Path) -> None:
     result = trainer(tmp_path / "run").train(callback=Listener(**{event: False}))
     assert (result["updates"], result["stop_reason"]) == (updates, "callback" if updates < 10 else "budget")
 
 
 @pytest.mark.slow
-def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
-    def broken(metrics):
+def test_a_callback_that_raises_leaves_a_saved_run(tmp_path: Path) -> None:
+    def broken(metrics: dict[str, Any]) -> None:
         if metrics["update"] == 3:
             raise ZeroDivisionError("mine")
 
@@ -93,18 +98,20 @@ def test_a_callback_that_raises_leaves_a_saved_run(tmp_path):
 class Batches:
     """Hears of updates, some at a time, and of evaluations; `last` is the update at which it has enough."""
 
-    def __init__(self, last=10**9):
-        self.batches, self.last = [], last
+    def __init__(self, last: int = 10**9) -> None:
+        self.batches: list[list[dict[str, Any]]] = []
+        self.last = last
 
-    def on_updates(self, several):
+    def on_updates(self, several: list[dict[str, Any]]) -> bool:
         self.batches.append(several)
-        return several[-1]["update"] < self.last
+        return bool(several[-1]["update"] < self.last)
 
 
-def test_updates_can_be_heard_of_some_at_a_time(tmp_path):
+def test_updates_can_be_heard_of_some_at_a_time(tmp_path: Path) -> None:
     """200 updates without evaluations: the policy is judged every tenth, so chunks have up to ten of them."""
     long = {"total_timesteps": 64 * 200, "eval_frequency": 0, "num_checkpoints": 0}
-    one, each = Batches(), []
+    one = Batches()
+    each: list[dict[str, Any]] = []
     trainer(tmp_path / "some", **long).train(callback=one)
     trainer(tmp_path / "each", **long).train(callback=probes.EachUpdate(each.append))
     assert 1 < max(map(len, one.batches)) <= 10
@@ -114,19 +121,19 @@ def test_updates_can_be_heard_of_some_at_a_time(tmp_path):
     assert one.batches[-1][-1]["eval_metrics"] is not None, "the last is told of with the final evaluation"
 
 
-def timeless(metrics):
+def timeless(metrics: dict[str, Any]) -> dict[str, Any]:
     steps = metrics["step_metrics"]
     named = {name: value for name, value in steps.items() if not name.startswith("time/") and value == value}
     return metrics | {"step_metrics": named}
 
 
-def test_who_hears_of_some_updates_at_a_time_can_end_the_run(tmp_path):
+def test_who_hears_of_some_updates_at_a_time_can_end_the_run(tmp_path: Path) -> None:
     result = trainer(tmp_path / "run", total_timesteps=64 * 200).train(callback=Batches(last=20))
     assert result["stop_reason"] == "callback"
     assert 20 <= result["updates"] < 60
 
 
-def test_each_update_is_made_by_itself_where_somebody_hears_of_each(tmp_path):
+def test_each_update_is_made_by_itself_where_somebody_hears_of_each(tmp_path: Path) -> None:
     one = Batches()
     trainer(tmp_path / "run").train(callback=[one, probes.EachUpdate(dict)])
     assert [len(several) for several in one.batches] == [1] * 10

@@ -402,7 +402,7 @@ class Killed(BaseException):
     """In the place of a signal that cannot be caught."""
 
 
-def drawing(seen, end=None):
+def drawing(seen: list[bool], end: Any = None) -> Callable[..., list[str]]:
     """In the place of `write_plots`: draws one picture, and notes whether the run had its result before."""
 
     def draw(path: Path, *_: Any) -> list[str]:
@@ -418,7 +418,8 @@ def drawing(seen, end=None):
 
 def test_the_result_is_the_last_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes it for the end, as experiments and MLflow do, finds the pictures; a resume draws them."""
-    path, seen = tmp_path / "runs" / "run", []
+    path = tmp_path / "runs" / "run"
+    seen: list[bool] = []
     monkeypatch.setattr("proximo.train.finish.write_plots", drawing(seen, Killed()))
     with pytest.raises(Killed):
         train(path, 2)

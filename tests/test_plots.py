@@ -245,7 +245,8 @@ def test_whatever_fails_is_only_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     run = a_run([row(1)])
     monkeypatch.setattr(finish, "episode_log", broken)
-    told = finish.write_plots(tmp_path / "nowhere", run.config, run.result, None, None)
+    nothing: Any = None
+    told = finish.write_plots(tmp_path / "nowhere", run.config, run.result, nothing, nothing)
     assert "could not be traced: RuntimeError: mine" in told[0]
     assert "no pictures: FileNotFoundError" in told[1]
     assert not (tmp_path / "nowhere").exists()

@@ -14,6 +14,7 @@ from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.groups import Group, Groups, one_group
 from proximo.multi_agent.prepare import prepare, settled
 from proximo.multi_agent.self_play import make_behaviour
+from proximo.policy.behaviour import Behaviour
 from proximo.policy.networks import Network
 from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy

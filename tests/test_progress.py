@@ -1,6 +1,10 @@
 """Counters and windows of a run: averages of the same length are compared, and claims of a goal are decided."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,37 +21,41 @@ from proximo.train.progress import Progress
 GROUPS = one_group(spaces.Discrete(2), spaces.Discrete(2))
 
 
-def progress(saved=None, **values):
+def progress(saved: Any = None, **values: Any) -> Progress:
     small = {"env.num_envs": 2, "ppo.rollout_length": 4, "ppo.minibatch_size": 8, "track.recent_episodes": 3}
     config = build(small | {name.replace("__", "."): value for name, value in values.items()})
     return Progress(config, GROUPS, saved)
 
 
-def report(returns):
+def report(returns: Any) -> UpdateReport:
     """An update in which episodes of one step with these returns finished."""
     returns = np.array([returns], np.float32)
     shape = returns.shape
-    episodes = Episodes(np.ones(shape, int), returns, np.zeros(shape, bool), {ONE: returns[..., None]})
+    length: Any = np.ones(shape, int)
+    success: Any = np.zeros(shape, bool)
+    episodes = Episodes(length, returns, success, {ONE: returns[..., None]})
     watched = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
-    return UpdateReport({name: np.float32(0) for name in watched}, episodes, np.int32(8), np.float32(0))
+    valid: Any = np.int32(8)
+    kl: Any = np.float32(0)
+    return UpdateReport({name: np.float32(0) for name in watched}, episodes, valid, kl)
 
 
-def add(one, *updates):
+def add(one: Progress, *updates: Sequence[float]) -> list[dict[str, Any]]:
     one.start_training()
     one.start_chunk()
     return one.add([report(returns) for returns in updates], {})
 
 
-def returns_of(one):
+def returns_of(one: Progress) -> tuple[float | None, float | None]:
     result = one.summary(None)
     return result["final_return"], result["best_return"]
 
 
-def evaluation(mean, episodes=10):
+def evaluation(mean: float | None, episodes: int = 10) -> dict[str, Any]:
     return {"return_mean": mean, "episodes": episodes}
 
 
-def test_windows_that_are_not_full_are_no_best():
+def test_windows_that_are_not_full_are_no_best() -> None:
     """35 alone, then (35, 0, 1), (0, 1, 2), (1, 2, 6), (2, 6, 4): the best full window has 12, not 35."""
     one = progress()
     add(one, [35.0, 0.0])
@@ -58,12 +66,13 @@ def test_windows_that_are_not_full_are_no_best():
     assert returns_of(one) == (4, 12)
 
 
-def test_returns_of_agents_have_the_names_of_those_agents():
+def test_returns_of_agents_have_the_names_of_those_agents() -> None:
     """Of two wolves and a hare, who comes first out of a compiled program, by the alphabet."""
-    seen = spaces.Discrete(2)
+    seen: spaces.Space[Any] = spaces.Discrete(2)
     wolves = Groups({"wolf": Group(("w_0", "w_1"), seen, seen), "hare": Group(("h",), seen, seen)}, many=True)
     members = {"wolf": np.array([[[1.0, 2.0]]]), "hare": np.array([[[6.0]]])}
-    episodes = Episodes(np.ones((1, 1), int), np.array([[3.0]]), np.ones((1, 1), bool), members)
+    arrays: Any = (np.ones((1, 1), int), np.array([[3.0]]), np.ones((1, 1), bool), members)
+    episodes = Episodes(*arrays)
     one = Progress(Config(), wolves)
     one.start_training()
     one.start_chunk()
@@ -74,7 +83,7 @@ def test_returns_of_agents_have_the_names_of_those_agents():
     assert named == {"agent/w_0": 1, "agent/w_1": 2, "agent/h": 6, "group/wolf": 1.5}
 
 
-def test_the_end_and_the_best_are_of_windows_of_one_length():
+def test_the_end_and_the_best_are_of_windows_of_one_length() -> None:
     """Whatever the goal's own window is, and whoever's returns it looks at."""
     for goal in ({"stop__convergence_window": 1}, {"stop__convergence_window": 50}, {"stop__on": "evaluation"}):
         one = progress(stop__target_reward=1e9, **goal)
@@ -82,7 +91,7 @@ def test_the_end_and_the_best_are_of_windows_of_one_length():
         assert returns_of(one) == (3, 4), goal
 
 
-def test_the_best_average_is_kept_by_a_checkpoint():
+def test_the_best_average_is_kept_by_a_checkpoint() -> None:
     one = progress()
     add(one, [9.0, 9.0, 9.0, 0.0])
     again = progress(one.saved())
@@ -91,7 +100,7 @@ def test_the_best_average_is_kept_by_a_checkpoint():
 
 
 @pytest.mark.parametrize("scores", [[5.0, 5.0], [5.0, 4.0, 5.0]])
-def test_of_equal_policies_the_later_is_the_best(scores):
+def test_of_equal_policies_the_later_is_the_best(scores: list[float]) -> None:
     one = progress()
     for score in scores:
         add(one, [0.0])
@@ -105,13 +114,13 @@ def test_of_equal_policies_the_later_is_the_best(scores):
 GOAL = {"stop__target_reward": 10.0, "stop__convergence_window": 2, "stop__early_stopping_patience": 1}
 
 
-def test_a_claim_ends_a_chunk_and_not_the_run():
+def test_a_claim_ends_a_chunk_and_not_the_run() -> None:
     one = progress(**GOAL)
     assert len(add(one, [3.0, 12.0], [12.0], [12.0])) == 2
     assert (one.claimed, one.stop_reason, one.summary(None)["converged"]) == (True, None, False)
 
 
-def test_an_evaluation_confirms_a_claim():
+def test_an_evaluation_confirms_a_claim() -> None:
     one, played = progress(**GOAL), evaluation(10.0)
     add(one, [12.0, 12.0])
     assert one.add_evaluation(played) == {"goal/training_return": 12, "goal/confirmed": 1}
@@ -120,7 +129,7 @@ def test_an_evaluation_confirms_a_claim():
     assert not one.notices
 
 
-def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so():
+def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so() -> None:
     one = progress(**GOAL)
     for times in (1, 2):
         add(one, [12.0, 12.0])
@@ -134,18 +143,19 @@ def test_an_evaluation_refuses_a_claim_and_the_first_time_says_so():
     ]
 
 
-def test_a_claim_with_the_last_update_decides_how_the_run_ends():
+def test_a_claim_with_the_last_update_decides_how_the_run_ends() -> None:
     """The evaluation is the final one either way."""
     for mean, reason in ((9.0, "budget"), (11.0, "converged")):
         one = progress(**GOAL, train__total_timesteps=8)
         add(one, [12.0, 12.0])
         assert (one.claimed, one.stop_reason) == (True, "budget")
         one.add_evaluation(evaluation(mean))
+        assert one.counters.final_eval is not None
         assert (one.stop_reason, one.counters.final_eval["return_mean"]) == (reason, mean)
     assert "Training goes on" not in "".join(one.notices)
 
 
-def test_a_claim_that_was_not_decided_is_kept_by_a_checkpoint():
+def test_a_claim_that_was_not_decided_is_kept_by_a_checkpoint() -> None:
     one = progress(**GOAL)
     add(one, [12.0, 12.0])
     again = progress(one.saved(), **GOAL)
@@ -156,7 +166,7 @@ def test_a_claim_that_was_not_decided_is_kept_by_a_checkpoint():
     assert (last.stop_reason, last.counters.final_eval) == ("converged", played)
 
 
-def test_a_goal_that_was_reached_before_is_claimed_no_more():
+def test_a_goal_that_was_reached_before_is_claimed_no_more() -> None:
     """What goes on beyond it is converged only if its own last evaluation says so."""
     one = progress(**GOAL)
     add(one, [12.0, 12.0])
@@ -167,7 +177,7 @@ def test_a_goal_that_was_reached_before_is_claimed_no_more():
     assert [one.summary(evaluation(mean))["converged"] for mean in (9.0, 10.0, None)] == [False, True, False]
 
 
-def test_evaluations_can_be_the_windows():
+def test_evaluations_can_be_the_windows() -> None:
     one = progress(stop__target_reward=10.0, stop__on="evaluation", stop__early_stopping_patience=2)
     for mean in (11.0, None, 10.0):
         add(one, [99.0, 99.0, 99.0])
@@ -179,7 +189,7 @@ def test_evaluations_can_be_the_windows():
     assert (one.stop_reason, one.counters.final_eval, one.counters.unconfirmed) == ("converged", played, 0)
 
 
-def test_nothing_is_claimed_without_a_goal():
+def test_nothing_is_claimed_without_a_goal() -> None:
     one = Progress(Config(), GROUPS)
     add(one, [1e9] * 200)
     assert not one.claimed

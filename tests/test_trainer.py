@@ -25,6 +25,7 @@ from proximo.envs.api import Transition
 from proximo.errors import TrainingError, UserError
 from proximo.plots.pictures import PICTURES
 from proximo.policy.networks import Network
+from proximo.train.program import CompiledProgram
 from proximo.train.setup import resolve
 
 SMALL = probes.PLAIN | dict(
@@ -248,8 +249,9 @@ def test_budgets_of_episodes_and_seconds(tmp_path: Path) -> None:
     assert result["wall_seconds"] < 60
 
 
-def test_training_again_goes_on_in_the_same_folder(tmp_path):
-    one = trainer(tmp_path / "run", console=probes.Notes())
+def test_training_again_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+    console = probes.Notes()
+    one = trainer(tmp_path / "run", console=console)
     first = one.train()
     console.said.clear()
     again = one.train()
@@ -276,7 +278,7 @@ def test_episodes_are_a_budget_that_training_again_extends(tmp_path: Path) -> No
     assert one.train()["episodes"] == 256  # 128 and 100 more, to the end of the update
 
 
-def test_python_says_what_a_preset_sets(tmp_path):
+def test_python_says_what_a_preset_sets(tmp_path: Path) -> None:
     said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._start.remarks
     assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out): ")
     assert "ppo.rollout_length=32" in said[0]
@@ -487,8 +489,8 @@ def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env: str, k
     assert made.program.config == made.config
 
 
-def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path):
-    def told(env, **given):
+def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path: Path) -> None:
+    def told(env: Any, **given: Any) -> Any:
         return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._start.remarks
 
     (said,) = told("gymnax/MountainCar-v0")

@@ -97,16 +97,16 @@ def patch_trainer(module: Any) -> None:
         module.PPOTrainer.__init__ = first(module.PPOTrainer.__init__)
 
 
-def patch_evaluations(module):
+def patch_evaluations(module: Any) -> None:
     if PHASE == "evaluation":
         module.Evaluations.play = within(module.Evaluations.play)
 
 
-def patch_finish(module):
+def patch_finish(module: Any) -> None:
     if PHASE == "final":
         evaluate = module.final_evaluation
 
-        def stopped_within(run):
+        def stopped_within(run: Any) -> Any:
             run.stopping = first(run.stopping)
             return evaluate(run)
 
