@@ -130,10 +130,15 @@ def train_proximo(env: str, about: dict[str, Any], seed: int, values: Settings) 
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(env, config=values | shared, preset=False, out=Path(folder) / "run")
         end = ActiveRun.finish
-        timed = lambda run: ended.append((time.perf_counter(), cpu_seconds())) or end(run)  # noqa: E731
+
+        def timed(run: Any) -> Any:
+            ended.append((time.perf_counter(), cpu_seconds()))
+            return end(run)
+
         with mock.patch.object(ActiveRun, "finish", timed):
             result = trainer.train()
         rows = [json.loads(line) for line in (trainer.path / "metrics.jsonl").read_text().splitlines()]
+
     if trainer.interrupted_by is not None:
         sys.exit(128 + trainer.interrupted_by)
     played = result["final_eval"]

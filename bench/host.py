@@ -52,7 +52,11 @@ def proximo(env: str) -> float:
         )
         ended = []
         finish = ActiveRun.finish
-        timed = lambda run: ended.append(time.perf_counter()) or finish(run)  # noqa: E731 - before the evaluation
+
+        def timed(run: Any) -> Any:
+            ended.append(time.perf_counter())  # before the evaluation
+            return finish(run)
+
         with mock.patch.object(ActiveRun, "finish", timed):
             trainer.train(watch)
     (step, begin), end = started[0], ended[0]
