@@ -1,13 +1,16 @@
 """Tests run with what production code must not rely on switched off, and with shapes checked."""
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import os
 import resource
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it is tested
@@ -53,11 +56,11 @@ import proximo.compile  # noqa: E402
 import proximo.run_dir.files  # noqa: E402
 
 MUCH_MEMORY = 1.3 * 2**30
-MEMORY = []
+MEMORY: list[float] = []
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
     if "pictures" not in request.keywords:
         monkeypatch.setattr("proximo.train.finish.write_plots", lambda *_: [])
@@ -72,10 +75,10 @@ class Done(NamedTuple):
 
 
 @pytest.fixture(name="proximo")
-def command(monkeypatch, capsys):
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """A command of Proximo's in this process, in the folder `cwd`. A process of its own takes seconds to begin."""
 
-    def call(*args, cwd=None):
+    def call(*args: object, cwd: Path | None = None) -> Done:
         if cwd is not None:
             monkeypatch.chdir(cwd)
             monkeypatch.setattr(proximo.run_dir.files, "START", cwd)
@@ -83,7 +86,7 @@ def command(monkeypatch, capsys):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             proximo.cli.main()
-        return Done(ended.value.code or 0, *capsys.readouterr())
+        return Done(int(ended.value.code or 0), *capsys.readouterr())
 
     # What sees to the end of a process would see to the end of the tests.
     monkeypatch.setattr(proximo.cli, "end_with_signals", lambda: None)
@@ -92,7 +95,7 @@ def command(monkeypatch, capsys):
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item, nextitem):
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Between modules, forget what was compiled once it takes much memory: even a single addition, compiled, takes
     nearly 2 MB, and a process of tests compiles thousands. What is needed again is read from the files on disk."""
     if (nextitem is not None and nextitem.path == item.path) or memory_in_use() < MUCH_MEMORY:
@@ -104,7 +107,7 @@ def pytest_runtest_teardown(item, nextitem):
         libc.malloc_trim(0)
 
 
-def memory_in_use():
+def memory_in_use() -> int:
     """Bytes of this process that are in memory; 0 where the system does not say so in a file."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -112,24 +115,24 @@ def memory_in_use():
         return 0
 
 
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
+def pytest_testnodedown(node: Any) -> None:
     """Of the processes that `-n` starts: what each took at most."""
     MEMORY.append(getattr(node, "workeroutput", {}).get("memory", 0.0))
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The memory that the processes of the tests took, and what `make test-faults` tried."""
     if MEMORY:
         terminalreporter.write_line(
             f"memory: {', '.join(f'{peak:.1f}' for peak in MEMORY)} GiB at most in each process"
         )
-    counts = {}
+    counts: dict[str, Counter[str]] = {}
     for report in (report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])):
         if "faults" in report.keywords and (report.when == "call" or report.failed):
             counts.setdefault(report.nodeid.partition("[")[0], Counter())[report.outcome] += 1

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_mistakes_end_in_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_the_process(tmp_path):
+def test_a_mistake_ends_the_process(tmp_path: Path) -> None:
     done = command("envs", "nothing-like-it", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "No installed environment has 'nothing-like-it'" in " ".join(done.stderr.split())

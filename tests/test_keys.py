@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from made import jax_env
 from probes import PLAIN, Notes
 from proximo import PPOTrainer, envs
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig

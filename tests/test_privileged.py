@@ -248,7 +248,7 @@ class Alone:
 
 
 @pytest.fixture
-def compiled_as_in_runs(monkeypatch) -> None:
+def compiled_as_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled as Proximo does. What tests compile quickly multiplies and adds in one step in loops alone, and the
     advantages of agents that may be absent are made in one."""
     monkeypatch.setattr(proximo.compile, "_kept", OrderedDict())

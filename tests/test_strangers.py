@@ -10,13 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from proximo import PPOTrainer
 from proximo.errors import UserError
 from proximo.train import checkpoint
+
+if TYPE_CHECKING:
+    from conftest import Done
 
 SIZES = dict(num_envs=2, rollout_length=8, minibatch_size=8, epochs_per_update=1, hidden_sizes=[8], total_timesteps=32)
 SETTINGS: dict[str, Any] = SIZES | dict(eval_frequency=0, eval_episodes=1, checkpoint_every_steps=16, workers=0)
