@@ -18,7 +18,7 @@ from proximo.train.finish import finish_run
 from test_trainer import trainer
 
 
-def active_run(one):
+def active_run(one: PPOTrainer) -> ActiveRun:
     return ActiveRun(one, one._agents, one._start, Callbacks(None), finish_run)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proximo import settings
-from proximo.config import MAX_SEED, Config, EnvConfig, NetworkConfig, PPOConfig, check_minibatch
+from proximo.config import MAX_SEED, Config, EnvConfig, NetworkConfig, PPOConfig
 from proximo.errors import UserError
 from proximo.presets import choose_preset
 from proximo.settings import (
