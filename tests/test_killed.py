@@ -1,8 +1,11 @@
 """Runs on many environments that are killed with SIGKILL again and again, in the middle of episodes: they end with the
 same bits as runs that were left alone."""
 
+from __future__ import annotations
+
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -20,17 +23,17 @@ OTHERS = ["Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1", "Black
 UPDATES = {"ALE/Pong-v5": 30, "CartPole-v1": 200}
 
 
-def named(env_id):
+def named(env_id: str) -> str:
     return env_id
 
 
-def middle_of_an_episode(run):
+def middle_of_an_episode(run: Path) -> bool:
     """Whether the run will go on from the middle of an episode."""
     saved, _ = checkpoint.load_newest(run)
-    return saved is not None and any(unpack(env).length for env in saved.envs)
+    return saved is not None and any(unpack(env).length for env in saved.envs or [])
 
 
-def check_killed(env_id, kills, folder):
+def check_killed(env_id: str, kills: int, folder: Path) -> None:
     """Train a run that is killed and one that is not; they must not differ."""
     try:
         make(env_id)
@@ -50,12 +53,12 @@ def check_killed(env_id, kills, folder):
     assert any(cut), "it was never killed in the middle of an episode"
 
 
-def test_twenty_kills_over_six_environments(tmp_path):
+def test_twenty_kills_over_six_environments(tmp_path: Path) -> None:
     assert sum(TWENTY.values()) == 20
     for env_id, kills in TWENTY.items():
         check_killed(env_id, kills, tmp_path / env_id.replace("/", "-"))
 
 
 @pytest.mark.parametrize("env_id", OTHERS)
-def test_killed_in_the_middle_of_an_episode(env_id, tmp_path):
+def test_killed_in_the_middle_of_an_episode(env_id: str, tmp_path: Path) -> None:
     check_killed(env_id, 2, tmp_path)

@@ -53,7 +53,7 @@ def test_offsets_are_fixed_for_ever(stream: str, number: int) -> None:
     assert words(streams(7)[stream]) == words(jax.random.key(number))
 
 
-def test_seeds_of_later_episodes_are_fixed_for_ever():
+def test_seeds_of_later_episodes_are_fixed_for_ever() -> None:
     assert [episode_seed(10_003, episode) for episode in range(4)] == [
         10_003,
         1_327_227_888,
@@ -64,7 +64,7 @@ def test_seeds_of_later_episodes_are_fixed_for_ever():
     assert restart_seed(3, 2) == 2_000_009
 
 
-def test_environments_side_by_side_share_no_seed():
+def test_environments_side_by_side_share_no_seed() -> None:
     numbers = np.arange(1, 400_000) * 1_327_217_885 % 2**31
     assert np.minimum(numbers, 2**31 - numbers).min() >= 1_000
 

@@ -1,13 +1,15 @@
 """Environments go on where they were, to the bit, or say that they cannot."""
 
-import os
+from __future__ import annotations
+
 import random
 import re
-import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import msgpack
@@ -18,10 +20,13 @@ from gymnasium import wrappers
 import faulty
 import restorable
 from contracts.host import check_restoring, lanes, record, same
+from made import host_source
 from proximo.config import EnvConfig
 from proximo.envs import make
 from proximo.envs.host import slot
+from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.snapshot import REASONS, Snapshot, decode, encode, find_hook, has_hook, pack, unpack
+from proximo.envs.host.workers import ProcessBackend
 from proximo.errors import EnvError, UserError
 
 # Plain data.
@@ -49,14 +54,14 @@ PLAIN = [
 ]
 
 
-def same_value(one, other):
+def same_value(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray | np.generic):
         return type(one) is type(other) and one.dtype == other.dtype and np.array_equal(one, other)
     return type(one) is type(other) and one == other
 
 
 @pytest.mark.parametrize("tree", PLAIN, ids=repr)
-def test_what_is_written_is_read(tree):
+def test_what_is_written_is_read(tree: Any) -> None:
     found = decode(encode(tree))
     if isinstance(tree, list | dict):
         assert found == tree
@@ -65,7 +70,7 @@ def test_what_is_written_is_read(tree):
         assert same_value(found, tree)
 
 
-def test_signs_and_bits_are_kept():
+def test_signs_and_bits_are_kept() -> None:
     numbers = np.array([-0.0, np.nan, 5e-324], "<f8")
     numbers.view(np.uint64)[1] |= 1
     assert decode(encode(numbers)).tobytes() == numbers.tobytes()
@@ -73,13 +78,13 @@ def test_signs_and_bits_are_kept():
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.array([object()]), len, 1 + 2j, np.zeros(2, "i4,f4")], ids=repr)
-def test_what_is_no_plain_data_cannot_be_written(value):
+def test_what_is_no_plain_data_cannot_be_written(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode([value])
 
 
-def test_circles_cannot_be_written():
-    circle = []
+def test_circles_cannot_be_written() -> None:
+    circle: list[Any] = []
     circle.append(circle)
     with pytest.raises(ValueError, match="recursion limit"):
         encode(circle)
@@ -106,12 +111,12 @@ HOSTILE["an array in an array, 3,000 times"] = nested
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_bytes_are_refused(name):
+def test_hostile_bytes_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no plain data"):
         decode(HOSTILE[name])
 
 
-def test_spoilt_bytes_are_refused_or_read():
+def test_spoilt_bytes_are_refused_or_read() -> None:
     tree = {"a": np.arange(4), 3: [1.5, None, {2: 3}, b"xy"], "b": 10**30, "r": np.float32(2)}
     good, draw, refused = encode(tree), random.Random(0), 0
     for _ in range(600):
@@ -127,19 +132,19 @@ def test_spoilt_bytes_are_refused_or_read():
 
 # Snapshots.
 
-GOOD = dict(
+GOOD: dict[str, Any] = dict(
     seed=3, episode=2, length=1, total=9, restarts=0, shown=[np.zeros(3)], replay=[3, 10_003, 2, b"\0" * 8, 0.5]
 )
 GOOD |= dict(hook=None, reason=None)
 
 
-def test_a_snapshot_is_read_as_it_was_written():
+def test_a_snapshot_is_read_as_it_was_written() -> None:
     found = unpack(pack(Snapshot(**GOOD)))
     np.testing.assert_array_equal(found.shown[0], np.zeros(3))
     assert (found.seed, found.episode, found.replay) == (3, 2, GOOD["replay"])
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "a text as a seed": {"seed": "3"},
     "a negative count": {"length": -1},
     "a huge count": {"total": 2**70},
@@ -157,32 +162,40 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_snapshot_with_a_wrong_part_is_refused(name):
+def test_a_snapshot_with_a_wrong_part_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be right"):
         unpack(encode(GOOD | WRONG[name]))
 
 
 @pytest.mark.parametrize("tree", [5, [1], {}, GOOD | {"more": 1}, {key: GOOD[key] for key in list(GOOD)[1:]}])
-def test_what_is_no_snapshot_is_refused(tree):
+def test_what_is_no_snapshot_is_refused(tree: Any) -> None:
     with pytest.raises(ValueError, match="is no snapshot"):
         unpack(encode(tree))
 
 
 # Environments that can be replayed.
 
-EXACT = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1", "Blackjack-v1", "Taxi-v4"]
+EXACT: list[Any] = [
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "FrozenLake-v1",
+    "Blackjack-v1",
+    "Taxi-v4",
+]
 EXACT += ["CliffWalking-v1", "LunarLander-v3", "Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Ant-v5"]
 EXACT += ["MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"]
 EXACT += [pytest.param(name, marks=pytest.mark.slow) for name in ("Humanoid-v5", "CarRacing-v3", "ALE/Pong-v5")]
 
 
 @pytest.fixture
-def seeded_often(monkeypatch):
+def seeded_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds are given often enough for a replay to start at a later episode; only in this process."""
     monkeypatch.setattr(slot, "SEED_INTERVAL", 20)
 
 
-def source_of(env):
+def source_of(env: Any) -> Any:
     try:
         return make(env)
     except UserError:
@@ -190,18 +203,18 @@ def source_of(env):
 
 
 @pytest.mark.parametrize("env_id", EXACT)
-def test_these_go_on_to_the_bit(env_id, seeded_often):
+def test_these_go_on_to_the_bit(env_id: str, seeded_often: None) -> None:
     check_restoring(source_of(env_id), EnvConfig(workers=0, max_steps_per_episode=13), steps=40)
 
 
-def own(name):
+def own(name: str) -> Callable[[], Any]:
     return partial(gymnasium.make, name, disable_env_checker=True)
 
 
 WRAPPED = {
     "frames": lambda: wrappers.FrameStackObservation(own("CartPole-v1")(), 4),
     "statistics": lambda: wrappers.RecordEpisodeStatistics(own("CartPole-v1")(), buffer_length=5),
-    "function": lambda: wrappers.TransformReward(own("CartPole-v1")(), lambda reward: 2 * reward),
+    "function": lambda: wrappers.TransformReward(own("CartPole-v1")(), lambda reward: 2 * float(reward)),
     "rescaled": lambda: wrappers.RescaleAction(own("Pendulum-v1")(), np.float32(-1), np.float32(1)),
     "sticky": lambda: wrappers.StickyAction(own("CartPole-v1")(), 0.5),
     "delayed": lambda: wrappers.DelayObservation(own("CartPole-v1")(), 2),
@@ -213,36 +226,42 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_wrapped_and_own_environments_go_on_to_the_bit(name, seeded_often):
-    check_restoring(make(WRAPPED[name]), EnvConfig(workers=0, max_steps_per_episode=9))
+def test_wrapped_and_own_environments_go_on_to_the_bit(name: str, seeded_often: None) -> None:
+    check_restoring(host_source(WRAPPED[name]), EnvConfig(workers=0, max_steps_per_episode=9))
 
 
 @pytest.mark.parametrize(
     ("env", "before", "after"),
     [("CartPole-v1", 2, 0), ("CartPole-v1", 0, 1), (restorable.Hooked, 1, 2), (restorable.Base, 0, 2)],
 )
-def test_environments_go_on_with_another_number_of_workers(env, before, after):
-    limit = dict(max_steps_per_episode=17)
-    check_restoring(make(env), EnvConfig(workers=before, **limit), EnvConfig(workers=after, **limit))
+def test_environments_go_on_with_another_number_of_workers(env: Any, before: int, after: int) -> None:
+    limit: dict[str, Any] = dict(max_steps_per_episode=17)
+    check_restoring(host_source(env), EnvConfig(workers=before, **limit), EnvConfig(workers=after, **limit))
 
 
-def pool_of(env, workers=0, **settings):
-    return source_of(env).open_envs(4, EnvConfig(workers=workers, **settings))
+def pool_of(env: Any, workers: int = 0, **settings: Any) -> AsyncEnvPool:
+    pool: AsyncEnvPool = source_of(env).open_envs(4, EnvConfig(workers=workers, **settings))
+    return pool
 
 
-def restored(env, steps, workers=0, **settings):
+def snapshots(pool: AsyncEnvPool) -> list[Snapshot]:
+    states: Any = pool.get_states()
+    return [unpack(state) for state in states]
+
+
+def restored(env: Any, steps: int, workers: int = 0, **settings: Any) -> tuple[Any, Any]:
     """Whether new environments are restored to where others are after some steps, and what is said."""
     with pool_of(env, workers, **settings) as pool:
         pool.reset(3)
         if steps:
             record(pool, steps)
-        states = pool.get_states()
+        states: Any = pool.get_states()
     with pool_of(env, workers, **settings) as pool:
         pool.reset(3)
         return pool.set_states(states), pool.notices
 
 
-def test_environments_that_have_not_been_stepped_are_restored():
+def test_environments_that_have_not_been_stepped_are_restored() -> None:
     assert restored("CartPole-v1", 0) == (True, [])
 
 
@@ -260,7 +279,7 @@ def test_environments_that_have_not_been_stepped_are_restored():
     ],
     ids=["global numbers", "counts resets", "normalized observations", "normalized rewards"],
 )
-def test_what_its_seed_does_not_set_is_found_out(env, workers):
+def test_what_its_seed_does_not_set_is_found_out(env: Any, workers: int) -> None:
     exact, notices = restored(env, 1_100, workers)
     assert not exact
     assert len([notice for notice in notices if "cannot be restored" in notice]) == 1
@@ -270,7 +289,7 @@ def test_what_its_seed_does_not_set_is_found_out(env, workers):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_bipedal_walker_says_so():
+def test_bipedal_walker_says_so() -> None:
     """Its world outlives a reset."""
     said = [restored("BipedalWalker-v3", steps) for steps in (300, 360, 420)]
     assert not all(exact for exact, _ in said)
@@ -280,7 +299,7 @@ def test_bipedal_walker_says_so():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_episodes_beyond_the_limit_are_not_restored(workers):
+def test_episodes_beyond_the_limit_are_not_restored(workers: int) -> None:
     assert restored("Pendulum-v1", 12, workers, replay_limit=12)[0]
     exact, notices = restored("Pendulum-v1", 13, workers, replay_limit=12)
     assert not exact
@@ -288,24 +307,24 @@ def test_episodes_beyond_the_limit_are_not_restored(workers):
     assert notices[-1] == f"The environment Pendulum-v1 cannot be restored: {reason}."
 
 
-def test_replaying_can_be_turned_off():
+def test_replaying_can_be_turned_off() -> None:
     exact, notices = restored("CartPole-v1", 5, replay_limit=0)
     assert not exact
     assert notices[-1].endswith("cannot be restored: replaying is turned off (env.replay_limit=0).")
     assert restored(restorable.Hooked, 5, replay_limit=0)[0], "what has a hook needs no replay"
 
 
-def test_the_limit_does_not_change_what_happens():
+def test_the_limit_does_not_change_what_happens() -> None:
     with pool_of("CartPole-v1", replay_limit=0) as one, pool_of("CartPole-v1", replay_limit=30) as other:
         one.reset(3), other.reset(3)
         assert same(record(one, 400)[1], record(other, 400)[1])
 
 
-def test_what_cannot_be_restored_begins_as_after_a_reset():
+def test_what_cannot_be_restored_begins_as_after_a_reset() -> None:
     with pool_of(restorable.Chance) as pool:
         pool.reset(5)
         record(pool, 4)
-        states = pool.get_states()
+        states: Any = pool.get_states()
         assert not pool.set_states(states)
         assert lanes(pool._all).obs[:, 1].tolist() == [0, 0, 0, 0]
         assert record(pool, 5)[1]["valid"].all()
@@ -317,55 +336,58 @@ def test_what_cannot_be_restored_begins_as_after_a_reset():
 class Simulator(restorable.Hooked):
     """As MuJoCo's: its `set_state` is something else."""
 
-    def set_state(self, positions, velocities):
+    def set_state(self, positions: Any, velocities: Any) -> None:  # type: ignore[override]
         pass
 
 
 class Optional(restorable.Hooked):
-    def set_state(self, state, strict=True):
+    def set_state(self, state: Any, strict: bool = True) -> None:
         super().set_state(state)
 
 
-def test_the_hook_is_known_by_its_arguments():
+def test_the_hook_is_known_by_its_arguments() -> None:
     assert not has_hook(Simulator())
     assert has_hook(Optional())
     assert not has_hook(restorable.Base())
 
 
-def test_a_hook_counts_where_nothing_but_bookkeeping_is_around_it():
+def test_a_hook_counts_where_nothing_but_bookkeeping_is_around_it() -> None:
     hooked = restorable.Hooked()
     assert find_hook(wrappers.TimeLimit(wrappers.OrderEnforcing(hooked), 9)) is hooked
     assert find_hook(wrappers.FrameStackObservation(hooked, 2)) is None
     assert find_hook(gymnasium.make("CartPole-v1")) is None
 
 
-def test_environments_with_hooks_are_not_replayed():
+def test_environments_with_hooks_are_not_replayed() -> None:
     with pool_of(restorable.Hooked) as pool:
         pool.reset(0)
         record(pool, 400)
-        kept = [unpack(state) for state in pool.get_states()]
+        kept = snapshots(pool)
     assert all(one.replay is None and one.hook is not None for one in kept)
-    check_restoring(make(restorable.Hooked), EnvConfig(workers=0))
+    check_restoring(host_source(restorable.Hooked), EnvConfig(workers=0))
 
 
-def test_a_time_limit_inside_a_hook_is_kept():
-    class Speaking(gymnasium.Wrapper):
-        def get_state(self):
-            return self.unwrapped.get_state()
+def test_a_time_limit_inside_a_hook_is_kept() -> None:
+    class Speaking(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def get_state(self) -> Any:
+            inner: Any = self.unwrapped
+            return inner.get_state()
 
-        def set_state(self, state):
-            self.unwrapped.set_state(state)
+        def set_state(self, state: Any) -> None:
+            inner: Any = self.unwrapped
+            inner.set_state(state)
 
-    check_restoring(make(lambda: Speaking(wrappers.TimeLimit(restorable.Hooked(), 7))), EnvConfig(workers=0))
+    check_restoring(host_source(lambda: Speaking(wrappers.TimeLimit(restorable.Hooked(), 7))), EnvConfig(workers=0))
 
 
-def test_the_hook_of_the_documentation():
+def test_the_hook_of_the_documentation() -> None:
     page = (Path(__file__).parent.parent / "docs" / "gymnasium.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(import gymnasium\n[^`]*def get_state[^`]*)```", page)[1]
-    found = {}
-    exec(block.partition("PPOTrainer(Auction")[0], found)
+    block = re.search(r"```python\n(import gymnasium\n[^`]*def get_state[^`]*)```", page)
+    assert block is not None
+    found: dict[str, Any] = {}
+    exec(block[1].partition("PPOTrainer(Auction")[0], found)
     assert has_hook(found["Auction"]())
-    check_restoring(make(found["Auction"]), EnvConfig(workers=0))
+    check_restoring(host_source(found["Auction"]), EnvConfig(workers=0))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +397,7 @@ def test_the_hook_of_the_documentation():
         (restorable.Mute, "get_state() failed, or returned something other than plain data"),
     ],
 )
-def test_hooks_that_do_not_work_say_so(env, words):
+def test_hooks_that_do_not_work_say_so(env: Any, words: str) -> None:
     exact, notices = restored(env, 5)
     assert not exact
     assert f"The environment {env.__name__} cannot be restored: {words}" in notices[-1]
@@ -384,16 +406,16 @@ def test_hooks_that_do_not_work_say_so(env, words):
 # Snapshots from elsewhere.
 
 
-def changed(state, **parts):
+def changed(state: bytes, **parts: Any) -> bytes:
     held = decode(state)
     return encode(held | {name: part(held[name]) for name, part in parts.items()})
 
 
-def actions_as(change):
+def actions_as(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda state: changed(state, replay=lambda replay: [*replay[:3], change(replay[3]), replay[4]])
 
 
-FORGED = {
+FORGED: dict[str, Callable[[Any], Any]] = {
     "no bytes": lambda state: None,
     "nothing": lambda state: b"",
     "cut": lambda state: state[:-4],
@@ -414,11 +436,12 @@ FORGED = {
 
 @pytest.mark.parametrize("name", FORGED)
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_forged_snapshots_leave_the_environments_as_after_a_reset(name, workers):
+def test_forged_snapshots_leave_the_environments_as_after_a_reset(name: str, workers: int) -> None:
     with pool_of(restorable.Base, workers) as pool, pool_of(restorable.Base) as fresh:
         pool.reset(5)
         record(pool, 9)
-        *states, last = pool.get_states()
+        kept: Any = pool.get_states()
+        *states, last = kept
         first = np.copy(lanes(pool.reset(5)).obs)
         pool.notices.clear()
         assert not pool.set_states([*states, FORGED[name](last)])
@@ -437,7 +460,7 @@ def test_forged_snapshots_leave_the_environments_as_after_a_reset(name, workers)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
-def test_hang_in_get_state(workers, on_error, tmp_path):
+def test_hang_in_get_state(workers: int, on_error: str, tmp_path: Path) -> None:
     env = partial(restorable.Trapped, str(tmp_path / "armed"), restorable.hang)
     with pool_of(env, workers, timeout=1.0, on_error=on_error) as pool:
         pool.reset(0)
@@ -447,7 +470,7 @@ def test_hang_in_get_state(workers, on_error, tmp_path):
             with pytest.raises(EnvError, match=r"number 1, when its state was asked.*did not answer within 1 s"):
                 pool.get_states()
             return
-        states = pool.get_states()
+        states: Any = pool.get_states()
         assert states[1] is None
         assert states[0] is not None
         assert "It was started anew" in pool.notices[0]
@@ -461,7 +484,7 @@ def test_hang_in_get_state(workers, on_error, tmp_path):
 
 
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
-def test_worker_that_ends_in_get_state(on_error, tmp_path):
+def test_worker_that_ends_in_get_state(on_error: str, tmp_path: Path) -> None:
     env = partial(restorable.Trapped, str(tmp_path / "armed"), restorable.die)
     with pool_of(env, 2, on_error=on_error) as pool:
         pool.reset(0)
@@ -470,17 +493,18 @@ def test_worker_that_ends_in_get_state(on_error, tmp_path):
             with pytest.raises(EnvError, match=r"number 1, when its state was asked.*ended with exit code 3"):
                 pool.get_states()
             return
-        states = pool.get_states()
+        states: Any = pool.get_states()
         assert [state is None for state in states] == [False, True, False, True]
         record(pool, 2)
 
 
 @pytest.mark.parametrize("setting", [False, True])
-def test_worker_that_is_killed(setting):
+def test_worker_that_is_killed(setting: bool) -> None:
     with pool_of(restorable.Hooked, 2, on_error="restart") as pool:
         pool.reset(0)
-        states = pool.get_states()
-        os.kill(pool._backend._processes[1].pid, signal.SIGKILL)
+        states: Any = pool.get_states()
+        assert isinstance(pool._backend, ProcessBackend)
+        pool._backend._processes[1].kill()
         if setting:
             assert not pool.set_states(states)
         else:
@@ -489,23 +513,23 @@ def test_worker_that_is_killed(setting):
         assert seen["valid"][1].all()
 
 
-def test_a_failing_hook_does_not_end_the_run(tmp_path):
+def test_a_failing_hook_does_not_end_the_run(tmp_path: Path) -> None:
     env = partial(restorable.Trapped, str(tmp_path / "armed"), restorable.fail)
     with pool_of(env) as pool:
         pool.reset(0)
         (tmp_path / "armed").touch()
-        kept = [unpack(state) for state in pool.get_states()]
+        kept = snapshots(pool)
         assert [one.reason for one in kept] == [None, "no state", None, None]
         assert record(pool, 2)[1]["valid"].all()
 
 
-def snared(tmp_path, trap, workers, **settings):
+def snared(tmp_path: Path, trap: Callable[[], Any], workers: int, **settings: Any) -> tuple[AsyncEnvPool, Any]:
     """Environments that are to be restored by four steps, in each of which `trap` happens."""
     env = partial(restorable.Snare, str(tmp_path / "armed"), trap)
     with pool_of(env, workers) as pool:
         pool.reset(0)
         record(pool, 4)
-        states = pool.get_states()
+        states: Any = pool.get_states()
     pool = pool_of(env, workers, timeout=1.0, **settings)
     pool.reset(0)
     (tmp_path / "armed").touch()
@@ -513,7 +537,7 @@ def snared(tmp_path, trap, workers, **settings):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_environment_that_fails_in_a_replay_is_not_restored(workers, tmp_path):
+def test_an_environment_that_fails_in_a_replay_is_not_restored(workers: int, tmp_path: Path) -> None:
     pool, states = snared(tmp_path, restorable.fail, workers)
     with pool:
         assert not pool.set_states(states)
@@ -524,7 +548,7 @@ def test_an_environment_that_fails_in_a_replay_is_not_restored(workers, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_step_of_a_replay_has_the_time_to_itself(workers, tmp_path):
+def test_each_step_of_a_replay_has_the_time_to_itself(workers: int, tmp_path: Path) -> None:
     pool, states = snared(tmp_path, restorable.nap, workers)  # 1.2 seconds for each environment
     with pool:
         assert pool.set_states(states), pool.notices
@@ -533,7 +557,7 @@ def test_each_step_of_a_replay_has_the_time_to_itself(workers, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
-def test_hang_in_a_replay(workers, on_error, tmp_path):
+def test_hang_in_a_replay(workers: int, on_error: str, tmp_path: Path) -> None:
     pool, states = snared(tmp_path, restorable.hang, workers, on_error=on_error, max_restarts=100)
     with pool:
         if on_error == "stop":
@@ -548,50 +572,53 @@ def test_hang_in_a_replay(workers, on_error, tmp_path):
         assert record(pool, 3)[1]["valid"].all()
 
 
-def episodes(pool):
-    return [unpack(state).episode for state in pool.get_states()]
+def episodes(pool: AsyncEnvPool) -> list[int]:
+    return [snapshot.episode for snapshot in snapshots(pool)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_number_of_an_episode_goes_on_after_a_restart(workers):
+def test_the_number_of_an_episode_goes_on_after_a_restart(workers: int) -> None:
     """Episodes have five steps. Environment 1 fails in its third, which begins its episode number 1."""
     with pool_of(partial(faulty.Faulty, faulty.raises, number=1, at=3), workers, on_error="restart") as pool:
         pool.reset(0)
         record(pool, 4)
         assert episodes(pool) == [0, 1, 0, 0]
-        assert unpack(pool.get_states()[1]).replay[:3] == [1_000_004, 1_010_004, 1]
+        replay = snapshots(pool)[1].replay
+        assert replay is not None
+        assert replay[:3] == [1_000_004, 1_010_004, 1]
         record(pool, 2)
-        states = pool.get_states()
+        states: Any = pool.get_states()
         assert episodes(pool) == [1, 1, 1, 1]
     with pool_of(faulty.Faulty, workers, on_error="restart") as pool:
         pool.reset(0)
         assert pool.set_states(states)
-        assert unpack(pool.get_states()[1]).restarts == 1
+        assert snapshots(pool)[1].restarts == 1
 
 
-def test_the_number_of_an_episode_goes_on_in_another_process():
+def test_the_number_of_an_episode_goes_on_in_another_process() -> None:
     with pool_of(faulty.Faulty, 2, on_error="restart") as pool:
         pool.reset(0)
         record(pool, 7)
-        os.kill(pool._backend._processes[1].pid, signal.SIGKILL)
+        assert isinstance(pool._backend, ProcessBackend)
+        pool._backend._processes[1].kill()
         record(pool, 1)
         assert episodes(pool) == [1, 2, 1, 2]
-        states = pool.get_states()
+        states: Any = pool.get_states()
     with pool_of(faulty.Faulty) as pool:
         pool.reset(0)
         assert pool.set_states(states), pool.notices
 
 
-def test_envpool_has_no_snapshots():
+def test_envpool_has_no_snapshots() -> None:
     pytest.importorskip("envpool")
-    env = make("envpool/CartPole-v1").open_envs(2, EnvConfig())
+    env = host_source("envpool/CartPole-v1").open_envs(2, EnvConfig())
     env.reset(0)
     assert env.get_states() == [None, None]
     assert not env.set_states([b"", b""])
     env.close()
 
 
-def test_workers_load_no_jax():
+def test_workers_load_no_jax() -> None:
     code = "import sys, proximo.envs.host.worker_main; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"

@@ -82,11 +82,13 @@ def somebody_else(held: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("forge", [other_shapes, somebody_else])
 def test_a_state_of_something_else_is_refused(forge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     env, _ = one_env(Lifetimes)
-    held = decode(env.get_states()[0])
+    state: Any = env.get_states()[0]
+    held = decode(state)
     assert not env.set_states([encode(forge(held))])
     (notice,) = env.notices
     assert notice.startswith("The environment lifetimes cannot be restored: ")
-    assert env.recv(0).groups["all"].alive.tolist() == [YES, YES, NO], "it was reset"
+    alive: Any = env.recv(0).groups["all"].alive
+    assert alive.tolist() == [YES, YES, NO], "it was reset"
 
 
 class Speaking(zoo_probes.Leaving):

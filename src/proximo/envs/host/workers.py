@@ -32,8 +32,8 @@ FORKSERVER = "proximo.envs.host.forkserver"
 class ProcessBackend:
     """`layout.num_workers` processes that step the environments; number i belongs to worker i modulo their number.
 
-    Commands are the numbers of parts; the number of parts resets, and the next one is about states, as in
-    `worker_main.serve`.
+    Commands are the parts' numbers, the number of parts for a reset, and the next one for states, as
+    `worker_main.serve` has it.
     """
 
     def __init__(
