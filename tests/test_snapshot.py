@@ -77,7 +77,11 @@ def test_signs_and_bits_are_kept() -> None:
     assert str(decode(encode(-0.0))) == "-0.0"
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), np.array([object()]), len, 1 + 2j, np.zeros(2, "i4,f4")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, object(), np.array([object()]), len, 1 + 2j, np.zeros(2, "i4,f4")],
+    ids=["set", "object", "objects", "function", "complex", "record"],
+)
 def test_what_is_no_plain_data_cannot_be_written(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode([value])
