@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import pkgutil
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
@@ -32,24 +34,11 @@ hypothesis.settings.load_profile("proximo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# The modules of formulas: here `[B]` against `[B, 1]` is the classic silent bug.
-install_import_hook(
-    [
-        "proximo.policy.distributions",
-        "proximo.policy.normalize",
-        "proximo.policy.policies",
-        "proximo.ppo.advantages",
-        "proximo.ppo.rollout_metrics",
-        "proximo.ppo.nonfinite",
-        "proximo.ppo.loss",
-        "proximo.ppo.optimizer",
-        "proximo.ppo.samples",
-        "proximo.ppo.update",
-        "proximo.rollout.episodes",
-        "proximo.rollout.frame_stack",
-    ],
-    "beartype.beartype",
-)
+# Shapes and types of every function and dataclass: `[B]` against `[B, 1]` is the classic silent bug.
+# Not of the settings: what they may be is said by `proximo.settings`, in words, and in a program they are traced.
+PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
+CHECKED = [f"proximo.{module.name}" for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
+install_import_hook(CHECKED, "typechecker.check")
 
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
@@ -124,6 +113,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Of the processes that `-n` starts: what each took at most."""
     MEMORY.append(getattr(node, "workeroutput", {}).get("memory", 0.0))
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """For what annotations forbid, and Proximo refuses in words of its own."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -390,6 +390,7 @@ def test_an_agent_for_sizes_takes_over_the_spaces_of_its_environment() -> None:
         ({"observation_space": OBS}, "action space"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_sizes_that_say_too_little_or_too_much_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         PPOAgent(**given)

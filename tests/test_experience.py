@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -40,7 +41,7 @@ def test_what_a_rollout_holds_is_in_the_environments_units(tmp_path: Path) -> No
     """With a deviation of 8 the critic's numbers count eightfold; rewards are as they were paid."""
     small: dict[str, Any] = dict(num_envs=2, rollout_length=4, minibatch_size=8, hidden_sizes=[8], preset=False)
     one = PPOTrainer(probes.OneStep(), out=tmp_path / "run", normalize_rewards=True, **small)
-    one.agent.reward_stats = RunningStats(count=np.float32(9), mean=np.float32(0), var=np.float32(64))
+    one.agent.reward_stats = RunningStats(count=jnp.float32(9), mean=jnp.float32(0), var=jnp.float32(64))
     held = one.collect()
     np.testing.assert_array_equal(held["rewards"], 1.0)
     known = one.agent.value(held["observations"].reshape(8, 1))

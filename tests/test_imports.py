@@ -27,29 +27,30 @@ ALLOWED = {
     "errors": "",
     "host_seeds": "",
     "processes": "",
-    "spaces": "",
+    "spaces": "types",
+    "types": "",
     "run_dir.files": "",
     "presets": "config errors settings",
-    "seeding": "errors host_seeds",
+    "seeding": "errors host_seeds types",
     "config": "errors",
     "yaml_file": "errors run_dir.files",
     "settings": "config credentials errors seeding yaml_file",
-    "run_dir": "_version config errors settings yaml_file",
+    "run_dir": "_version config errors settings types yaml_file",
     "display": "config credentials errors run_dir settings",
     "tracking": "_version config credentials errors presets processes run_dir settings",
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
-    "envs": "compile config errors host_seeds processes seeding spaces",
-    "policy": "compile _version config errors run_dir seeding settings spaces envs",  # of envs, only groups
-    "rollout": "compile config errors run_dir seeding spaces envs policy",
-    "ppo": "config errors seeding spaces policy rollout",
-    "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo",
+    "envs": "compile config errors host_seeds processes seeding spaces types",
+    "policy": "compile _version config errors run_dir seeding settings spaces types envs",  # of envs, only groups
+    "rollout": "compile config errors run_dir seeding spaces envs policy types",
+    "ppo": "config errors seeding spaces policy rollout types",
+    "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo types",
     "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
-    "envs policy rollout ppo multi_agent",
+    "envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train",
+    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
@@ -188,3 +189,43 @@ def test_importing_environments_and_settings_loads_no_family_and_no_tracking() -
     code = f"import sys, proximo.envs, proximo.settings; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+LOOK = """
+import builtins, contextlib, importlib, os, signal, sys, warnings
+import jax
+
+def seen():
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "jax.config": dict(jax.config.values),
+        "umask": mask,
+        "print": builtins.print,
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "warnings": list(warnings.filters),
+        "environ": dict(os.environ),
+        "folder": os.getcwd(),
+        "started": jax._src.xla_bridge.backends_are_initialized(),
+    }
+
+foreign, ours = (names.split() for names in sys.argv[1:])
+for name in foreign:  # what these change is theirs
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+for name in ours:
+    before = seen()
+    importlib.import_module(name)
+    for what, value in seen().items():
+        assert value == before[what], f"importing {name} changes {what}"
+"""
+
+
+def test_importing_a_module_changes_nothing_outside_it() -> None:
+    """Options of JAX, the mask of permissions, `print`, signals, warnings, the environment; nor is JAX started."""
+    foreign = sorted({found.name.rpartition(".")[0] or found.name for found in IMPORTS if not found.of("proximo")})
+    modules = (file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in FILES)
+    ours = [f"proximo.{name}" for name in modules if name not in ("__init__", "__main__")]
+    given = [sys.executable, "-c", LOOK, " ".join(foreign), " ".join(ours)]
+    done = subprocess.run(given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -72,6 +72,7 @@ def test_statistics_are_of_the_valid_observations() -> None:
     policy = policy_for(MIXED, observations=True)
     obs = {"kind": jnp.array([1, 0, 1]), "speed": jnp.array([[50.0], [30.0], [-99.0]])}
     stats = policy.update_stats(policy.initial_stats(), obs, jnp.array([True, True, False]))
+    assert isinstance(stats, RunningStats)
     assert stats.count == 2
     assert stats.mean[2] == 40
     assert stats.var[2] == 100

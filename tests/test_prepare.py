@@ -24,7 +24,6 @@ from proximo.settings import build
 
 SEEN = spaces.Box(-100, 100, (1,), np.float32)
 DONE: spaces.Space[Any] = spaces.Discrete(2)
-NO_EPISODES: Any = None  # which are not read here
 WOLVES = Groups({"wolf": Group(("w_0", "w_1"), SEEN, DONE), "hare": Group(("h",), SEEN, DONE)}, many=True)
 """Two wolves and a hare: of E environments 2 E lanes, and E."""
 
@@ -50,6 +49,9 @@ def rollout_of(reward: Any, present: Any = None, **changes: Any) -> Rollout:
         acts=None if there is None else there[-1],
     )
     return Rollout(**given | changes)
+
+
+NO_EPISODES = Episodes(np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32), np.zeros((1, 2), bool), {})
 
 
 def behaviour_of(groups: Groups, agents: AgentsConfig, num_envs: int = 2, own: Any = None) -> Behaviour:

@@ -184,6 +184,7 @@ def test_the_file_of_an_actor_needs_nothing_of_what_its_critic_was_told(tmp_path
             return state, replace(moved, critic_state=state[1][None])
 
     agent = trained(Told(), tmp_path / "run", total_timesteps=512, normalize_observations=True)
+    assert isinstance(agent.obs_stats, dict)
     assert {name: float(stats.count) for name, stats in agent.obs_stats.items()} == {"actor": 512, "critic": 512}
     assert {name: stats.mean.shape for name, stats in agent.obs_stats.items()} == {"actor": (1,), "critic": (2,)}
     obs, told = np.linspace(-1, 1, 9)[:, None], np.linspace(1, -1, 9)[:, None]

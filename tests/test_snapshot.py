@@ -166,6 +166,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
+@pytest.mark.usefixtures("unchecked")
 def test_a_snapshot_with_a_wrong_part_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be right"):
         unpack(encode(GOOD | WRONG[name]))

@@ -269,6 +269,15 @@ class Scripted:
     def recv(self, part: int) -> Timestep:
         return self.report(*next(self.reports))
 
+    def get_states(self) -> list[bytes | None]:
+        return [None]
+
+    def set_states(self, states: list[bytes]) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
     def report(
         self, obs: Any, terminated: bool = False, truncated: bool = False, valid: bool = True, final: Any = None
     ) -> Timestep:

@@ -501,8 +501,8 @@ def test_sides_learn_in_turn() -> None:
 def test_scores_of_the_learning_side() -> None:
     """Environment 0: "one" learns; 1: "other" does; 2 and 3 have no opponents."""
     returned = jnp.array([[[1, -1], [1, -1], [1, -1], [0, 0]], [[0, 0], [-1, 1], [0, 0], [0, 0]]], jnp.float32)
-    unsaid: Any = None
-    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), unsaid, {"all": returned})
+    none = jnp.zeros((2, 4), bool)
+    episodes = Episodes(jnp.ones((2, 4), jnp.int32), returned.mean(-1), none, {"all": returned})
     np.testing.assert_array_equal(rps_play().scored(episodes).score, [[1, 0, -1, -1], [0.5, 1, -1, -1]])
 
 

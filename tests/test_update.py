@@ -24,7 +24,9 @@ from proximo.ppo.samples import Samples
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.ppo.update import Rates, current_rates, initial_train_state
 from proximo.rollout.types import Rollout
+from proximo.seeding import training_keys
 from proximo.settings import build, from_keywords
+from proximo.types import AnyArray
 
 T, L, N = 4, 2, 8
 SECTIONS = NetworkConfig(hidden_sizes=(4,)), NormalizeConfig(observations=True)
@@ -66,7 +68,9 @@ def state() -> TrainState:
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(POLICY.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), shapes)
-    return begun(params, update_stats(POLICY.initial_stats(), EARLIER, jnp.ones(10, bool)), PLAIN)
+    stats = POLICY.initial_stats()
+    assert isinstance(stats, RunningStats)
+    return begun(params, update_stats(stats, EARLIER, jnp.ones(10, bool)), PLAIN)
 
 
 def begun(
@@ -76,7 +80,6 @@ def begun(
     return initial_train_state({ONE: params}, {ONE: obs_stats}, config, {ONE: reward_stats})
 
 
-NOTHING: Any = None  # of a state, what is not read
 EARLIER = 2 + 3 * numbers(10, 2, seed=1)
 ROLLOUT = Rollout(
     obs=numbers(T, L, 2, seed=2),
@@ -92,7 +95,7 @@ ROLLOUT = Rollout(
 )
 
 
-def sampled(state: TrainState, rollout: Rollout, reward: jax.Array, config: Config) -> Samples:
+def sampled(state: TrainState, rollout: Rollout, reward: AnyArray, config: Config) -> Samples:
     samples: Samples = training_samples(state.groups[ONE], LANES, rollout, NO_STATE, reward, POLICY, config)[0]
     return samples
 
@@ -170,8 +173,9 @@ def test_final_values_are_of_steps_with_a_truncation(state: TrainState) -> None:
 
 def test_advantages_of_the_batch_are_standardised_where_asked(state: TrainState, samples: Samples) -> None:
     # One invalid step with a reward beyond all measure: it takes no part.
-    valid, reward = ROLLOUT.valid.at[3, 1].set(False), ROLLOUT.reward.at[3, 1].set(1e6)
-    rollout = replace(ROLLOUT, valid=valid, terminated=ROLLOUT.terminated.at[2, 1].set(True))
+    valid = jnp.asarray(ROLLOUT.valid).at[3, 1].set(False)
+    reward = jnp.asarray(ROLLOUT.reward).at[3, 1].set(1e6)
+    rollout = replace(ROLLOUT, valid=valid, terminated=jnp.asarray(ROLLOUT.terminated).at[2, 1].set(True))
     batch = sampled(state, rollout, reward, ONE_STEP)
     kept = np.asarray(batch.advantage)[np.asarray(batch.valid)]
     assert len(kept) == 7
@@ -179,6 +183,11 @@ def test_advantages_of_the_batch_are_standardised_where_asked(state: TrainState,
     assert kept.std() == pytest.approx(1, rel=1e-5)
     # Otherwise they stay: the target is the advantage and the value.
     np.testing.assert_allclose(samples.advantage + samples.value, samples.target, rtol=1e-5)
+
+
+def first_lane(rollout: Rollout) -> Rollout:
+    one: Rollout = jax.tree.map(lambda leaf: leaf[:, :1], replace(rollout, last_obs=None))
+    return replace(one, last_obs=rollout.last_obs[:1])
 
 
 def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
@@ -189,13 +198,13 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
         return jnp.array(values)[:, None]
 
     rollout = replace(
-        ROLLOUT,
+        first_lane(ROLLOUT),
         reward=lane(1.0, 2.0, 3.0, 4.0),
         terminated=lane(False, True, False, False),
         truncated=lane(False, False, False, False),
         valid=lane(True, True, True, True),
     )
-    fresh = LearnerState(None, None, None, initial_stats(()), NOTHING)
+    fresh = LearnerState(None, None, None, initial_stats(()), jnp.float32(0))
     reward, stats, discounted = module.normalized_rewards(fresh, rollout, jnp.array([4.0]), config)
     np.testing.assert_allclose(reward[:, 0], np.array([1, 2, 3, 4]) / np.std([3, 3.5, 3, 5.5]), rtol=1e-5)
     assert stats is not None
@@ -205,13 +214,13 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
 
 def test_rewards_are_clipped_before_they_are_scaled() -> None:
     rollout = replace(
-        ROLLOUT,
+        first_lane(ROLLOUT),
         reward=jnp.array([[3.0], [-0.5], [-7.0], [1.0]]),
         terminated=jnp.ones((4, 1), bool),
         truncated=jnp.zeros((4, 1), bool),
         valid=jnp.ones((4, 1), bool),
     )
-    plain = LearnerState(None, None, None, None, NOTHING)
+    plain = LearnerState(None, None, None, None, jnp.float32(0))
     reward, _, _ = module.normalized_rewards(plain, rollout, jnp.zeros(1), config_with(clip_rewards=2.0, num_envs=1))
     np.testing.assert_array_equal(reward[:, 0], [2, -0.5, -2, 1])
     fresh = replace(plain, reward_stats=initial_stats(()))
@@ -404,7 +413,9 @@ def test_schedules_end_with_the_steps_of_training(steps: int, share: float) -> N
         entropy_coef_schedule="linear",
     )
     taken = EnvSteps(jnp.int32(steps // 8), jnp.int32(steps % 8))
-    state = TrainState({ONE: LearnerState(None, None, None, None, jnp.float32(77))}, NOTHING, jnp.int32(99), taken)
+    state = TrainState(
+        {ONE: LearnerState(None, None, None, None, jnp.float32(77))}, training_keys(0), jnp.int32(99), taken
+    )
     now = current_rates(state, ONE, config)
     assert now.learning == pytest.approx(0.1 + 0.2 * share, rel=1e-5)
     assert now.clip == pytest.approx(0.1 + 0.1 * share, rel=1e-5)
@@ -423,7 +434,7 @@ def test_an_adaptive_rate_is_the_one_of_the_state() -> None:
     learners = {
         name: LearnerState(None, None, None, None, jnp.float32(rate)) for name, rate in (("other", 0.5), (ONE, 0.007))
     }
-    state = TrainState(learners, NOTHING, jnp.int32(3), EnvSteps.none())
+    state = TrainState(learners, training_keys(0), jnp.int32(3), EnvSteps.none())
     assert current_rates(state, ONE, config_with(learning_rate_schedule="adaptive")).learning == jnp.float32(0.007)
 
 

@@ -23,11 +23,6 @@ CPU_OPTIONS = {"xla_backend_optimization_level": 1}
 EMITTERS = {"xla_cpu_use_fusion_emitters": True}
 ONE_THREAD, NO_LIBRARY = {"xla_cpu_multi_thread_eigen": False}, {"xla_cpu_experimental_ynn_fusion_type": ""}
 
-# Handing a small program to another thread takes as long as running it, and nobody here does anything meanwhile.
-if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
 MOST_KEPT = 128
 _kept: OrderedDict[Hashable, Kept] = OrderedDict()
 _lock = threading.Lock()
@@ -39,6 +34,16 @@ class Kept:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.made: list[Any] = []
+
+
+def prepare_backend() -> None:
+    """Set JAX up for these programs, unless the user has said otherwise. JAX reads this when it first computes anything
+    in a process, so whatever comes first of trainers, agents and evaluations calls it first of all.
+
+    Handing a small program to another thread takes as long as running it, and nobody here does anything meanwhile.
+    """
+    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def cached(key: Hashable | None, make: Callable[[], Any]) -> Any:

@@ -20,36 +20,38 @@ can be cut into chunks, stopped and resumed anywhere and still draw the same num
 from __future__ import annotations
 
 import jax
-from flax import struct
+from jaxtyping import Array, Int, Key
 
 from proximo.host_seeds import RESET_OFFSET
+from proximo.types import AnyArray, Struct
 
+Seed = int | Int[AnyArray, ""]
+"""As the settings have it, or as the argument of a compiled program."""
 EVALUATION_OFFSET = 999
 RESUME_STRIDE = 7_919
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7
 
 
-@struct.dataclass
-class Keys:
+class Keys(Struct):
     """The base key of each random stream of training; constant during a run."""
 
-    env: jax.Array
-    action: jax.Array
-    shuffle: jax.Array
+    env: Key[Array, ""]
+    action: Key[Array, ""]
+    shuffle: Key[Array, ""]
 
 
-def network_key(seed: int) -> jax.Array:
+def network_key(seed: Seed) -> Key[Array, ""]:
     return jax.random.key(seed)
 
 
-def group_key(key: jax.Array, number: int) -> jax.Array:
+def group_key(key: Key[Array, ""], number: int) -> Key[Array, ""]:
     """Of the group of agents with this number: the first has the key itself, so that one agent and a team of one draw
     the same."""
     return key if number == 0 else jax.random.fold_in(key, number)
 
 
-def training_keys(seed: int) -> Keys:
+def training_keys(seed: Seed) -> Keys:
     # The environments' stream starts from `seed` as the networks do: the fold keeps the two apart.
     return Keys(
         env=jax.random.fold_in(jax.random.key(seed), 1),
@@ -58,15 +60,15 @@ def training_keys(seed: int) -> Keys:
     )
 
 
-def reset_key(seed: int) -> jax.Array:
+def reset_key(seed: Seed) -> Key[Array, ""]:
     return jax.random.key(seed + RESET_OFFSET)
 
 
-def evaluation_key(seed: int) -> jax.Array:
+def evaluation_key(seed: Seed) -> Key[Array, ""]:
     return jax.random.key(seed + EVALUATION_OFFSET)
 
 
-def evaluation_action_key(seed: int) -> jax.Array:
+def evaluation_action_key(seed: Seed) -> Key[Array, ""]:
     return jax.random.key((seed + EVALUATION_OFFSET) ^ ACTION_MASK)
 
 
@@ -83,5 +85,5 @@ def shared_with_evaluation(num_envs: int, episodes: int) -> list[str]:
 
 
 def resumed_seed(seed: int, resumes: int) -> int:
-    """Of the environments that start anew when a run is resumed for the `resumes`th time."""
+    """Of the environments that start again when a run is resumed for the `resumes`th time."""
     return (seed + RESUME_STRIDE * resumes) % 2**30

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import math
 import numbers
+import operator
 import os
 import types
 import typing
@@ -251,9 +252,9 @@ def convert(setting: Setting, value: Any) -> Any:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
         for limit, ok, words in (
-            (limits["at_least"], lambda n, x: n >= x, "at least"),
-            (limits["at_most"], lambda n, x: n <= x, "at most"),
-            (limits["above"], lambda n, x: n > x, "greater than"),
+            (limits["at_least"], operator.ge, "at least"),
+            (limits["at_most"], operator.le, "at most"),
+            (limits["above"], operator.gt, "greater than"),
         ):
             if limit is not None and not ok(number, limit):
                 raise UserError(f"{setting.path} must be {words} {_plain(limit)}, not {quoted(value)}.")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-Tree = Any
+if TYPE_CHECKING:  # worker processes come by here, and must not wait for JAX
+    from proximo.types import PyTree
+
+
 Path = tuple[Any, ...]
 """The keys that lead to a leaf; empty for a space that is not nested."""
 
 
-def leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.Space]]:
+def leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
     """The spaces inside `space` that are not Dict or Tuple, with their paths, in the space's own order."""
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
@@ -27,12 +31,12 @@ def leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.
         yield path, space
 
 
-def has_continuous(space: spaces.Space) -> bool:
+def has_continuous(space: spaces.Space[Any]) -> bool:
     """Whether some of the actions in `space` are continuous."""
     return any(isinstance(leaf, spaces.Box) for _, leaf in leaves(space))
 
 
-def space_key(space: spaces.Space) -> Hashable | None:
+def space_key(space: spaces.Space[Any]) -> Hashable | None:
     """All that a policy depends on in `space`, as a value: kinds, shapes, types, bounds to the bit, and the order of
     entries, all of which `==` on spaces takes lightly. None for a kind of space that is not known here."""
     if isinstance(space, spaces.Dict):
@@ -52,12 +56,12 @@ def space_key(space: spaces.Space) -> Hashable | None:
     return None
 
 
-def _bits(array: np.ndarray) -> tuple[Hashable, ...]:
+def _bits(array: NDArray[Any]) -> tuple[Hashable, ...]:
     """An array as a value; the bounds of images are too long to be kept themselves."""
     return array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def pick(tree: Tree, path: Path) -> Any:
+def pick(tree: PyTree, path: Path) -> Any:
     """What stands at `path`."""
     for key in path:
         tree = tree[key]
@@ -69,7 +73,7 @@ def shown(path: Path) -> str:
     return "".join(f"[{key!r}]" for key in path)
 
 
-def build(space: spaces.Space, make: Callable[[Path, spaces.Space], Any], path: Path = ()) -> Tree:
+def build(space: spaces.Space[Any], make: Callable[[Path, spaces.Space[Any]], Any], path: Path = ()) -> PyTree:
     """A tree of the shape of `space`, with `make(path, leaf)` for each leaf."""
     if isinstance(space, spaces.Dict):
         return {key: build(inner, make, (*path, key)) for key, inner in space.spaces.items()}
@@ -78,7 +82,7 @@ def build(space: spaces.Space, make: Callable[[Path, spaces.Space], Any], path: 
     return make(path, space)
 
 
-def channel_axis(space: spaces.Space) -> int | None:
+def channel_axis(space: spaces.Space[Any]) -> int | None:
     """Which axis of an image its channels are: 0 or 2; None for what is no image.
 
     Images are boxes of rank 3, wide enough for the smallest patch that a network looks at. Channels come first where
@@ -91,13 +95,13 @@ def channel_axis(space: spaces.Space) -> int | None:
     return axis if min(sides if axis == 0 else space.shape[:2]) >= 3 else None
 
 
-def cast(space: spaces.Space, actions: Tree, single: bool = False) -> Tree:
+def cast(space: spaces.Space[Any], actions: PyTree, single: bool = False) -> PyTree:
     """A policy's batch of actions as members of `space`: numpy arrays [B, ...] in its dtypes, or the first row alone.
 
     Boxes are clipped once more: single precision need not have a number between two close bounds of a double.
     """
 
-    def member(path: Path, leaf: spaces.Space) -> Any:
+    def member(path: Path, leaf: spaces.Space[Any]) -> Any:
         value = np.asarray(pick(actions, path)).astype(leaf.dtype)
         if isinstance(leaf, spaces.Box):
             value = np.clip(value, leaf.low, leaf.high)
@@ -108,7 +112,7 @@ def cast(space: spaces.Space, actions: Tree, single: bool = False) -> Tree:
     return build(space, member)
 
 
-def mask_shape(space: spaces.Space) -> tuple[int, ...]:
+def mask_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     """The shape of an action mask: one flag per choice.
 
     Discrete: (n,). MultiDiscrete: the components one after the other. MultiBinary: (bits, 2), may it be 0, may it
@@ -126,7 +130,7 @@ def mask_shape(space: spaces.Space) -> tuple[int, ...]:
     return (0,)
 
 
-def to_mask(space: spaces.Space, given: Any) -> np.ndarray:
+def to_mask(space: spaces.Space[Any], given: Any) -> NDArray[Any]:
     """A mask as an environment gives it (flat, in the space's shape, or nested like the space) as bool[mask_shape].
 
     Raises ValueError with a sentence where it does not fit.

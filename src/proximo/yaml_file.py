@@ -65,10 +65,10 @@ class _Loader(yaml.SafeLoader):
             raise yaml.scanner.ScannerError(None, None, "it is nested too deeply", self.get_mark())
         super().fetch_flow_collection_start(token)
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.references += self.check_event(yaml.AliasEvent)
         if self.references > MOST_REFERENCES:
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, f"there are more than {MOST_REFERENCES} references", mark)
         return super().compose_node(parent, index)
 

@@ -131,7 +131,7 @@ def make(env: Any) -> JaxEnv | HostSource:
     if isinstance(env, JaxTeamEnv):
         from proximo.envs.compiled.agents import ManyAgents
 
-        many: Any = ManyAgents(env)
+        many: JaxEnv | HostSource = ManyAgents(env)  # type: ignore[assignment]
         return many
     if isinstance(env, JaxEnv):
         return env
@@ -145,11 +145,13 @@ def make(env: Any) -> JaxEnv | HostSource:
 def _wrapped(family: Family, env: Any) -> JaxEnv | HostSource:
     """A source from `env`. What a factory makes shows only when it is called: then another family may know it."""
     try:
-        return family.module().wrap(env)
+        source: JaxEnv | HostSource = family.module().wrap(env)
+        return source
     except OtherKind as other:
         zoo = FAMILIES["pettingzoo"]
         if zoo.package in sys.modules and zoo.module().accepts(other.made):
-            return zoo.module().wrap(env)
+            other_source: JaxEnv | HostSource = zoo.module().wrap(env)
+            return other_source
         raise
 
 
@@ -157,8 +159,10 @@ def _by_id(env_id: str) -> JaxEnv | HostSource:
     prefix, slash, name = env_id.partition("/")
     known = families() if slash else FAMILIES
     if slash and prefix in known:
-        return known[prefix].module().make(name)
+        source: JaxEnv | HostSource = known[prefix].module().make(name)
+        return source
     near = difflib.get_close_matches(prefix, known, 1, 0.7)
     if slash and near:
         raise UserError(f"There is no environment family {prefix}; did you mean {near[0]}/{name}?")
-    return FAMILIES[""].module().make(env_id)
+    plain: JaxEnv | HostSource = FAMILIES[""].module().make(env_id)
+    return plain

@@ -13,49 +13,69 @@ from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import jax
-from flax import struct
+from jaxtyping import Bool, Float, Int8, Shaped
 
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs.groups import Group as Group
 from proximo.envs.groups import Groups as Groups
 from proximo.envs.spec import EnvSpec as EnvSpec
-
-PyTree = Any
-"""A tree of arrays."""
-Array = Any
-"""An array of JAX inside the compiled program, of NumPy outside."""
+from proximo.types import AnyArray, PyTree, Struct
 
 
-@struct.dataclass
-class LaneStep:
+class LaneStep(Struct):
     """What the lanes of one group report after a step. Same-step auto-reset: where an episode ended, `obs` and
     `action_mask` already belong to the next one, while reward, flags and `final_obs` belong to the step that was taken.
 
     The last three are None where agents are never absent and always act.
     """
 
-    obs: PyTree  # [L, ...]
-    action_mask: PyTree  # [L, ...] bool, or None
-    reward: Array  # [L] float32; 0 of agents that are not there
-    terminated: Array  # [L] bool: the episode reached an end; nothing follows it
-    truncated: Array  # [L] bool: the episode was cut; its value goes on
-    final_obs: PyTree  # [L, ...] the observation that the step led to, also where the environment was reset
-    valid: Array  # [L] bool: this action counted; false for a filler step or an absent agent
-    present: Array | None = None  # [L] bool: there when the step was taken
-    alive: Array | None = None  # [L] bool: there after it, in the next episode where that has begun
-    acts: Array | None = None  # [L] bool: whose next action counts
+    obs: PyTree[Shaped[AnyArray, "L ..."]]
+    action_mask: PyTree[Bool[AnyArray, "L ..."]]
+    """Or None."""
+    reward: Float[AnyArray, "*T L"]
+    """0 of agents that are not there."""
+    terminated: Bool[AnyArray, "*T L"]
+    """The episode reached an end; nothing follows it."""
+    truncated: Bool[AnyArray, "*T L"]
+    """The episode was cut; its value goes on."""
+    final_obs: PyTree[Shaped[AnyArray, "L ..."]]
+    """The observation that the step led to, also where the environment was reset."""
+    valid: Bool[AnyArray, "*T L"]
+    """This action counted; false for a filler step or an absent agent."""
+    present: Bool[AnyArray, "*T L"] | None = None
+    """There when the step was taken."""
+    alive: Bool[AnyArray, "*T L"] | None = None
+    """There after it, in the next episode where that has begun."""
+    acts: Bool[AnyArray, " L"] | None = None
+    """Whose next action counts."""
 
     @property
-    def ended(self) -> Array:
+    def ended(self) -> Bool[AnyArray, "*T L"]:
         return self.terminated | self.truncated
 
     @property
-    def reset_mask(self) -> Array:
-        """[L] after which steps memory is empty, see `reset_mask`."""
+    def reset_mask(self) -> Bool[AnyArray, "*T L"]:
+        """After which steps memory is empty, see `reset_mask`."""
         return reset_mask(self)
 
 
-def reset_mask(step: Any) -> Array:
+@runtime_checkable
+class LaneEnds(Protocol):
+    """What says where the memory of lanes is empty."""
+
+    @property
+    def terminated(self) -> Bool[AnyArray, "*T L"]: ...
+    @property
+    def truncated(self) -> Bool[AnyArray, "*T L"]: ...
+    @property
+    def valid(self) -> Bool[AnyArray, "*T L"]: ...
+    @property
+    def present(self) -> Bool[AnyArray, "*T L"] | None: ...
+    @property
+    def alive(self) -> Bool[AnyArray, "*T L"] | None: ...
+
+
+def reset_mask(step: LaneEnds) -> Bool[AnyArray, "*T L"]:
     """After which steps memory is empty: where an episode ended, and where nothing counted. Of agents that may be
     absent: where one was not there before the step, or is not after it."""
     if step.alive is None or step.present is None:
@@ -63,19 +83,21 @@ def reset_mask(step: Any) -> Array:
     return step.terminated | step.truncated | ~step.alive | ~step.present
 
 
-@struct.dataclass
-class Timestep:
+class Timestep(Struct):
     """What E environments report after a step: the lanes of each group, and what belongs to environments."""
 
     groups: dict[str, LaneStep]
-    reset: Array  # [E] bool: an episode came to its end, for all who were in it, and the next one has begun
-    success: Array  # [E] int8: of an episode that ended, 1 or 0 as the environment says; -1 where it does not
-    critic_state: PyTree = None  # [E, ...] what only critics see, or None
-    final_critic_state: PyTree = None  # [E, ...] what the step led to, as `final_obs`
+    reset: Bool[AnyArray, "*T E"]
+    """An episode came to its end, for all who were in it, and the next one has begun."""
+    success: Int8[AnyArray, "*T E"]
+    """Of an episode that ended, 1 or 0 as the environment says; -1 where it does not."""
+    critic_state: PyTree[Shaped[AnyArray, "E ..."]] = None
+    """What only critics see, or None."""
+    final_critic_state: PyTree[Shaped[AnyArray, "E ..."]] = None
+    """What the step led to, as `final_obs`."""
 
 
-@struct.dataclass
-class Transition:
+class Transition(Struct):
     """What one JAX environment reports after `reset` or `step`; no leading axis.
 
     `action_mask` is true for allowed actions, or None. `success` is whether a finished episode succeeded,
@@ -114,11 +136,11 @@ class JaxEnv(Protocol):
 class Roster:
     """Who there is in an environment with many agents, in its own order, before they are put into groups."""
 
-    observation_spaces: Mapping[str, gymnasium.Space]
-    action_spaces: Mapping[str, gymnasium.Space]
+    observation_spaces: Mapping[str, gymnasium.Space[Any]]
+    action_spaces: Mapping[str, gymnasium.Space[Any]]
     groups: Mapping[str, tuple[str, ...]] | None = None
     """The environment's own; None: by the names of the agents, without the numbers at their ends."""
-    critic_state_space: gymnasium.Space | None = None
+    critic_state_space: gymnasium.Space[Any] | None = None
     """Of what the environment knows of itself as a whole, where it says so."""
 
     @property
@@ -126,8 +148,7 @@ class Roster:
         return tuple(self.observation_spaces)
 
 
-@struct.dataclass
-class TeamTransition:
+class TeamTransition(Struct):
     """What one JAX environment with many agents reports after `reset` or `step`: dictionaries by agent.
 
     An agent takes part while it is `alive`; one that dies is terminated or truncated in that step, and one that joins
@@ -165,6 +186,7 @@ class JaxTeamEnv(Protocol):
     def step(self, key: jax.Array, state: PyTree, actions: dict[str, PyTree]) -> tuple[PyTree, TeamTransition]: ...
 
 
+@runtime_checkable
 class CompiledEnv(Protocol):
     """E environments inside a compiled program. Actions are a dictionary by group, leaves [L, ...]. A `task` [E, ...]
     goes to each environment, where there is one."""
@@ -183,6 +205,7 @@ Part = tuple[slice, ...]
 """Environments that are exchanged with the policy together, as slices that lie side by side."""
 
 
+@runtime_checkable
 class HostEnv(Protocol):
     """E environments that run outside the compiled program, in this process or in others.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.spaces import mask_shape, space_key
 
@@ -26,9 +27,9 @@ class Group:
     """Agents that see and do the same kind of things, and share a policy."""
 
     members: tuple[str, ...]
-    observation_space: gymnasium.Space
+    observation_space: gymnasium.Space[Any]
     """Of one member."""
-    action_space: gymnasium.Space
+    action_space: gymnasium.Space[Any]
     has_mask: bool = False
     """Whether it is said at each step which actions are allowed (host environments; compiled ones show it)."""
 
@@ -47,7 +48,7 @@ class Groups(Mapping[str, Group]):
     """The groups of an environment by name, in order; and what its critics may see besides."""
 
     groups: Mapping[str, Group]
-    critic_state_space: gymnasium.Space | None = None
+    critic_state_space: gymnasium.Space[Any] | None = None
     """Of what only critics see, one for each environment."""
     many: bool = False
     """Whether the environment is one of many agents: agents then have names, and may be absent."""
@@ -84,7 +85,7 @@ class Groups(Mapping[str, Group]):
         who = tuple((name, group.members) for name, group in self.items())
         return who, tuple(each), state, self.many
 
-    def seen_through(self, change: Callable[[gymnasium.Space], gymnasium.Space]) -> Groups:
+    def seen_through(self, change: Callable[[gymnasium.Space[Any]], gymnasium.Space[Any]]) -> Groups:
         """The same groups with other observation spaces."""
         changed = {
             name: replace(group, observation_space=change(group.observation_space)) for name, group in self.items()
@@ -104,10 +105,10 @@ class Groups(Mapping[str, Group]):
         groups = (f"{name} ({group.size})" for name, group in self.items())
         return [f"{len(self)} policies, each with its agents (agents.policy): {', '.join(groups)}."]
 
-    def by_name(self, each: np.ndarray) -> dict[str, np.ndarray]:
+    def by_name(self, each: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Numbers [..., A] of each agent as `agent/NAME`, and their means in each group as `group/NAME`. Groups of one
         are left out, and agents where there are very many; there is nothing to tell apart where there is one."""
-        found: dict[str, np.ndarray] = {}
+        found: dict[str, NDArray[Any]] = {}
         if self.many and len(self.agents) <= MOST_NAMED:
             found |= {f"agent/{name}": each[..., number] for number, name in enumerate(self.agents)}
         if 1 < len(self) < len(self.agents):
@@ -116,10 +117,10 @@ class Groups(Mapping[str, Group]):
 
 
 def one_group(
-    observation_space: gymnasium.Space,
-    action_space: gymnasium.Space,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
     has_mask: bool = False,
-    critic_state_space: gymnasium.Space | None = None,
+    critic_state_space: gymnasium.Space[Any] | None = None,
 ) -> Groups:
     """Of an environment with one agent."""
     return Groups({ONE: Group((ONE,), observation_space, action_space, has_mask)}, critic_state_space)

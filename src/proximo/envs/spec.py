@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import gymnasium
 
@@ -15,14 +16,14 @@ class EnvSpec:
     """An environment's name, spaces and limits."""
 
     id: str
-    observation_space: gymnasium.Space
+    observation_space: gymnasium.Space[Any]
     """Of its agent; of many, a dictionary by agent."""
-    action_space: gymnasium.Space
+    action_space: gymnasium.Space[Any]
     max_steps: int | None = None
     """The environment's own time limit, where it has one."""
     has_mask: bool = False
     """Whether it says at each step which actions are allowed (host environments; compiled ones show it)."""
-    critic_state_space: gymnasium.Space | None = None
+    critic_state_space: gymnasium.Space[Any] | None = None
     """Of what its critic may see besides, in training: the `critic_state`."""
     team: Groups | None = None
     """The groups of its agents, where there are many."""

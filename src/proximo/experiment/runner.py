@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo import envs, settings
+from proximo.compile import prepare_backend
 from proximo.config import Config
 from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
@@ -71,6 +72,7 @@ def run_multiple_experiments(
     Settings for all runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by
     side; as many as there are processor cores by default. `loss` and `optimizer` are as for `PPOTrainer`, for all runs.
     """
+    prepare_backend()
     own = {"loss": loss, "optimizer": optimizer}
     if isinstance(config, str | Path):
         given = settings.from_file(Path(config))
@@ -166,6 +168,7 @@ def available_cores() -> list[int]:
 def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
     """The environments that are written in JAX. What cannot be made, and settings that do not fit, are refused here,
     before anything is trained."""
+    prepare_backend()
     made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
     for run in runs:
         settled(run.config, with_groups(made[run.config.env.id], run.config.agents).spec.groups)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
@@ -25,7 +26,9 @@ COVERAGE = {3: 75, 5: 90, 10: 93, 20: 94}
 trial; normal and skewed (exponential) scores give the same. `tests/test_statistics.py` measures it."""
 NO_DIFFERENCE = "no difference shown"
 
-Scores = Mapping[str, Sequence[float]]
+Values = Sequence[float] | NDArray[Any]
+"""One of each run."""
+Scores = Mapping[str, Values]
 
 
 class Interval(NamedTuple):
@@ -53,7 +56,7 @@ class Improvement(NamedTuple):
         return 1 if low > 0.5 else -1
 
 
-def iqm(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def iqm(values: NDArray[Any], weights: NDArray[Any] | None = None) -> NDArray[Any]:
     """The interquartile mean over the last axis: twice the integral of the quantile function from 1/4 to 3/4.
 
     Each of n values stands for 1 / n of the whole (or for its share of `weights`), and one that lies across a quartile
@@ -73,7 +76,8 @@ def iqm(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     inside = np.clip(edges, 0.25, 0.75)
     # From a value in the middle, so that equal values give exactly themselves.
     centre = ordered[..., n // 2]
-    return centre + 2 * np.sum((inside[..., 1:] - inside[..., :-1]) * (ordered - centre[..., None]), axis=-1)
+    beyond: NDArray[np.float64] = np.sum((inside[..., 1:] - inside[..., :-1]) * (ordered - centre[..., None]), axis=-1)
+    return np.asarray(centre + 2 * beyond)
 
 
 def strata_iqm(scores: Scores) -> float:
@@ -91,7 +95,7 @@ def iqm_interval(scores: Scores) -> Interval:
     return _percentiles(iqm(np.concatenate(drawn, axis=1), None if len(scores) == 1 else _weights(scores)))
 
 
-def describe(values: Sequence[float]) -> dict[str, float | int | None]:
+def describe(values: Values) -> dict[str, float | int | None]:
     """Mean, median, deviation (of the sample, n - 1) and extremes."""
     array = np.asarray(values, np.float64)
     return {
@@ -104,13 +108,13 @@ def describe(values: Sequence[float]) -> dict[str, float | int | None]:
     }
 
 
-def to_one_scale(values: Sequence[float], low: float, high: float) -> np.ndarray:
+def to_one_scale(values: Values, low: float, high: float) -> NDArray[Any]:
     """`low` as 0, `high` as 1; where they are equal, everything is 0.5."""
     array = np.asarray(values, np.float64)
     return (array - low) / (high - low) if high > low else np.full(array.shape, 0.5)
 
 
-def probability(first: Sequence[float], second: Sequence[float]) -> float:
+def probability(first: Values, second: Values) -> float:
     """P(X > Y) + P(X = Y) / 2 for X of the first and Y of the second: Mann and Whitney's U / (m n)."""
     return float(_wins(first, second).mean())
 
@@ -133,7 +137,7 @@ def improvement(first: Scores, second: Scores) -> Improvement:
     return Improvement(mean, interval, (as_far + 1) / (len(dealt) + 1), per_env)
 
 
-def profile(scores: Scores, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def profile(scores: Scores, levels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """[K] the fraction of runs that score at least each level, in the mean over strata; [2, K] its pointwise interval,
     or None with too few runs."""
     reached = [np.asarray(part, np.float64)[:, None] >= levels for part in scores.values()]
@@ -145,7 +149,7 @@ def profile(scores: Scores, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray 
     return fraction, np.quantile(drawn, _ends(), axis=0)
 
 
-def curve_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def curve_band(curves: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """[K] the IQM of curves [n, K] at each of K points, and [2, K] its pointwise interval, or None with too few runs.
 
     Whole curves are resampled."""
@@ -156,45 +160,45 @@ def curve_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     return middle, np.quantile(iqm(drawn), _ends(), axis=1)
 
 
-def on_grid(steps: Sequence[float], values: Sequence[float], grid: np.ndarray) -> np.ndarray:
+def on_grid(steps: Values, values: Values, grid: NDArray[Any]) -> NDArray[Any]:
     """A run's curve at the steps of `grid`: straight between what is known, nothing (NaN) before the first of it, and
     its last value after its end."""
-    return np.interp(grid, steps, values, left=np.nan)
+    return np.asarray(np.interp(grid, steps, values, left=np.nan))
 
 
 def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def _resample(rng: np.random.Generator, n: int, times: int) -> np.ndarray:
+def _resample(rng: np.random.Generator, n: int, times: int) -> NDArray[Any]:
     return rng.integers(0, n, (times, n))
 
 
-def _counts(rng: np.random.Generator, n: int) -> np.ndarray:
+def _counts(rng: np.random.Generator, n: int) -> NDArray[Any]:
     """[RESAMPLES, n] how often each of n runs is drawn."""
     return rng.multinomial(n, np.full(n, 1 / n), RESAMPLES).astype(np.float64)
 
 
-def _wins(first: Sequence[float], second: Sequence[float]) -> np.ndarray:
+def _wins(first: Values, second: Values) -> NDArray[Any]:
     x, y = np.asarray(first, np.float64)[:, None], np.asarray(second, np.float64)[None]
-    return (x > y) + 0.5 * (x == y)
+    return np.asarray((x > y) + 0.5 * (x == y))
 
 
-def _resampled_wins(rng: np.random.Generator, wins: np.ndarray) -> np.ndarray:
+def _resampled_wins(rng: np.random.Generator, wins: NDArray[Any]) -> NDArray[Any]:
     m, n = wins.shape
-    return np.sum(_counts(rng, m) @ wins * _counts(rng, n), axis=1) / (m * n)
+    return np.asarray(np.sum(_counts(rng, m) @ wins * _counts(rng, n), axis=1) / (m * n))
 
 
-def _dealt(rng: np.random.Generator, first: Sequence[float], second: Sequence[float]) -> np.ndarray:
+def _dealt(rng: np.random.Generator, first: Values, second: Values) -> NDArray[Any]:
     """[RESAMPLES] the probability of improvement after the scores were dealt out anew."""
     m, n = len(first), len(second)
     both = [*first, *second]
     below = _wins(both, both).sum(axis=1)  # how many it beats, half of itself included
     order = np.argsort(rng.random((RESAMPLES, m + n)), axis=1)[:, :m]
-    return (below[order].sum(axis=1) - m * m / 2) / (m * n)
+    return np.asarray((below[order].sum(axis=1) - m * m / 2) / (m * n))
 
 
-def _weights(scores: Scores) -> np.ndarray:
+def _weights(scores: Scores) -> NDArray[Any]:
     return np.concatenate([np.full(len(part), 1 / len(part)) for part in scores.values()])
 
 
@@ -202,6 +206,6 @@ def _ends() -> tuple[float, float]:
     return (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
 
-def _percentiles(drawn: np.ndarray) -> Interval:
+def _percentiles(drawn: NDArray[Any]) -> Interval:
     low, high = np.quantile(drawn, _ends())
     return Interval(float(low), float(high))

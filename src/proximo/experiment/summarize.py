@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from proximo.errors import printable
 from proximo.experiment import statistics as st
@@ -59,7 +60,7 @@ class Comparison:
                 by_env.setdefault(env, []).extend(scores)
         return {env: (min(by_env[env]), max(by_env[env])) for env in self.envs if env in by_env}
 
-    def scaled(self, trial: str) -> dict[str, np.ndarray] | None:
+    def scaled(self, trial: str) -> dict[str, NDArray[Any]] | None:
         """Its scores on one scale, 0 to 1 in each environment; None if it has none in one of several."""
         scores, scale = self.scores(trial), self.scale
         if len(self.envs) < 2 or set(scores) != set(self.envs):

@@ -3,15 +3,18 @@ were."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Shaped
 
 from proximo.policy.behaviour import Behaviour
 from proximo.policy.policies import Policies
 from proximo.rollout.types import CriticState, Experience, Rollout
+from proximo.types import AnyArray
 
 
 def prepare(experience: Experience, behaviour: Behaviour) -> tuple[dict[str, Rollout], CriticState | None]:
@@ -42,15 +45,15 @@ def judged(experience: Experience, policies: Policies) -> CriticState | None:
     if not policies.everything:
         return experience.critic_state
     groups = experience.groups
-    seen, final, last = (
-        policies.all_observations({name: getattr(own, part) for name, own in groups.items()}, lead)
-        for part, lead in (("obs", 1), ("final_obs", 1), ("last_obs", 0))
+    return CriticState(
+        seen=policies.all_observations({name: own.obs for name, own in groups.items()}, 1),
+        final=policies.all_observations({name: own.final_obs for name, own in groups.items()}, 1),
+        last=policies.all_observations({name: own.last_obs for name, own in groups.items()}, 0),
     )
-    return CriticState(seen, final, last)
 
 
-def settled(rollout: Rollout) -> jax.Array:
-    """[T, L] of which actions all is known that came of them: until the agent's next turn, or its end.
+def settled(rollout: Rollout) -> Bool[Array, "T L"]:
+    """Of which actions all is known that came of them: until the agent's next turn, or its end.
 
     In a game with turns, the last action before the cut of a rollout may not be: others have still to move, and pay the
     agent or end the game, and what the agent sees out of turn is nothing that its critic can judge. Such an action is
@@ -62,7 +65,7 @@ def settled(rollout: Rollout) -> jax.Array:
     return later | rollout.ended
 
 
-def learned_rewards(experience: Experience, behaviour: Behaviour) -> dict[str, jax.Array]:
+def learned_rewards(experience: Experience, behaviour: Behaviour) -> dict[str, Float[AnyArray, "T _"]]:
     """[T, L] by group, to learn from: each agent's own; or the mean over those who could be paid, being there when the
     step was taken: those of the team, or with self-play those of the agent's side, since what one side wins others
     lose."""
@@ -70,14 +73,15 @@ def learned_rewards(experience: Experience, behaviour: Behaviour) -> dict[str, j
     agents = policies.settings
     if agents.reward == "own":
         return {name: rollout.reward for name, rollout in groups.items()}
-    each = lambda field: jnp.concatenate(  # noqa: E731
-        [
-            getattr(groups[name], field).reshape(groups[name].reward.shape[0], -1, group.size)
-            for name, group in policies.groups.items()  # in their order: JAX sorts dictionaries
-        ],
-        axis=-1,
-    )
-    reward, there = each("reward"), each("present").astype(jnp.float32)
+
+    def by_agent(flat: Mapping[str, Shaped[AnyArray, "T _"] | None]) -> Shaped[Array, "T E A"]:
+        """What lanes have, for each agent: in the order of the groups, since JAX sorts dictionaries."""
+        lanes = {name: jnp.asarray(own) for name, own in flat.items()}
+        each = [lanes[name].reshape(lanes[name].shape[0], -1, group.size) for name, group in policies.groups.items()]
+        return jnp.concatenate(each, axis=-1)
+
+    reward = by_agent({name: own.reward for name, own in groups.items()})
+    there = by_agent({name: own.present for name, own in groups.items()}).astype(jnp.float32)
     if behaviour.sides is None:
         mean = reward.sum(-1, keepdims=True) / jnp.maximum(there.sum(-1, keepdims=True), 1.0)
     else:

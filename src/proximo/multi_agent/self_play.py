@@ -9,17 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Shaped
+from numpy.typing import NDArray
 
 from proximo.compile import key_of, settings_key
 from proximo.config import AgentsConfig
 from proximo.envs.api import lanes_of
 from proximo.envs.groups import Groups
 from proximo.errors import UserError
-from proximo.policy.behaviour import Behaviour, Learners, Trained, act_by, actors
+from proximo.policy.behaviour import Behaviour, ByGroup, Learners, Trained, act_by, actors
 from proximo.policy.policies import Policies
 from proximo.rollout.types import Episodes
+from proximo.types import AnyArray, PyTree
 
-PyTree = Any
 OPPONENTS = 0x5E1F
 """Folded into keys, for the choice of opponents."""
 
@@ -58,24 +60,24 @@ class SelfPlay(Learners):
         drawn = jax.random.randint(key, (self.num_opposed,), 0, filled)
         return {"now": actors(train.groups), "then": jax.tree.map(lambda leaf: leaf[drawn], train.opponents["kept"])}
 
-    def act(self, chosen: PyTree, carry: PyTree, obs: PyTree, envs: slice) -> tuple[PyTree, PyTree]:
+    def act(self, chosen: PyTree, carry: ByGroup, obs: ByGroup, envs: slice) -> tuple[ByGroup, ByGroup]:
         ours = act_by(self.policies, chosen["now"], carry, obs)
         if envs.start >= self.num_opposed:
             return ours
         last, groups = min(envs.stop, self.num_opposed), self.policies.groups
         head = {name: lanes_of(slice(0, last - envs.start), group.size) for name, group in groups.items()}
 
-        def part(trees: dict[str, PyTree]) -> dict[str, PyTree]:
+        def part(trees: ByGroup) -> ByGroup:
             """The lanes that have opponents."""
             return {name: jax.tree.map(lambda leaf, own=head[name]: leaf[own], tree) for name, tree in trees.items()}
 
-        def by_env(trees: dict[str, PyTree]) -> dict[str, PyTree]:
+        def by_env(trees: ByGroup) -> dict[str, PyTree[Shaped[Array, "E K ..."]]]:
             return {
                 name: jax.tree.map(lambda leaf, k=groups[name].size: leaf.reshape(-1, k, *leaf.shape[1:]), tree)
                 for name, tree in trees.items()
             }
 
-        def put(name: str, all: jax.Array, some: jax.Array) -> jax.Array:
+        def put(name: str, all: Shaped[Array, "L *S"], some: Shaped[Array, "l *S"]) -> Shaped[Array, "L *S"]:
             return all.at[head[name]].set(some)
 
         then = jax.tree.map(lambda leaf: leaf[envs.start : last], chosen["then"])
@@ -131,18 +133,17 @@ class Match(Learners):
         super().__init__(policies)
         self.key = key_of("match", policies.key)
 
-    def act(self, chosen: PyTree, carry: PyTree, obs: PyTree, envs: slice) -> tuple[PyTree, PyTree]:
+    def act(self, chosen: PyTree, carry: ByGroup, obs: ByGroup, envs: slice) -> tuple[ByGroup, ByGroup]:
         ours, theirs = (act_by(self.policies, chosen[who], carry, obs) for who in ("ours", "theirs"))
         flags = jnp.broadcast_to(chosen["side"][None], (envs.stop - envs.start, chosen["side"].shape[0]))
         memory, outputs = (mixed(self.policies.groups, flags, *both) for both in zip(ours, theirs, strict=True))
         return memory, outputs
 
 
-def mixed(groups: Groups, flags: Any, ours: PyTree, theirs: PyTree) -> PyTree:
-    """Of dictionaries by group with leaves [L, ...], what is `ours` for agents whose flags [E, A] are true, else
-    `theirs`."""
+def mixed(groups: Groups, flags: Bool[AnyArray, "E A"], ours: ByGroup, theirs: ByGroup) -> ByGroup:
+    """What is `ours` for agents whose flags are true, else `theirs`."""
 
-    def chosen(own: Any, a: jax.Array, b: jax.Array) -> jax.Array:
+    def chosen(own: Bool[AnyArray, " L"], a: Shaped[Array, "L *S"], b: Shaped[Array, "L *S"]) -> Shaped[Array, "L *S"]:
         return jnp.where(own.reshape(own.shape + (1,) * (a.ndim - 1)), a, b)
 
     return {
@@ -151,13 +152,13 @@ def mixed(groups: Groups, flags: Any, ours: PyTree, theirs: PyTree) -> PyTree:
     }
 
 
-def scores(own: Any, best: Any) -> jax.Array:
+def scores(own: Float[AnyArray, "*S"], best: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
     """What a side has won whose agents got `own`, where the best of the other sides got `best`: a draw counts half."""
     return jnp.where(own > best, 1.0, jnp.where(own == best, 0.5, 0.0))
 
 
-def sides(groups: Groups, agents: AgentsConfig) -> dict[str, np.ndarray]:
-    """Who plays against whom, as the settings want it: [A] bool for each side."""
+def sides(groups: Groups, agents: AgentsConfig) -> dict[str, Bool[NDArray[Any], " A"]]:
+    """Who plays against whom, as the settings want it: who is on each side."""
     given = agents.sides
     if given is None:
         several = len(groups) > 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from proximo.config import Config
@@ -18,8 +19,7 @@ from proximo.policy.agents import Agents, agents_from_tensors
 from proximo.policy.custom_networks import own_parts
 from proximo.run_dir import tensors
 from proximo.spaces import mask_shape, space_key, to_mask
-
-PyTree = Any
+from proximo.types import PyTree
 
 
 class TeamAgent(Agents):
@@ -39,7 +39,7 @@ class TeamAgent(Agents):
     @property
     def params(self) -> dict[str, PyTree]:
         """The parameters of each group."""
-        return self.part("params")
+        return {name: agent.params for name, agent in self.groups.items()}
 
     @property
     def networks(self) -> list[str]:
@@ -110,7 +110,10 @@ class TeamAgent(Agents):
     @classmethod
     def _of(cls, agents: dict[str, PPOAgent], network: Any) -> TeamAgent:
         first = next(iter(agents.values()))
-        bare = lambda space: space["observation"] if first.config.agents.identity else space  # noqa: E731
+
+        def bare(space: spaces.Space[Any]) -> spaces.Space[Any]:
+            return space["observation"] if isinstance(space, spaces.Dict) and first.config.agents.identity else space
+
         made = {
             name: Group(tuple(agent.role["agents"]), bare(agent.policy.observation_space), agent.policy.action_space)
             for name, agent in agents.items()
@@ -119,12 +122,14 @@ class TeamAgent(Agents):
         groups, critic = Groups(made, many=True), first.policy.critic_space
         if critic is not None and space_key(critic) != space_key(groups.everything()):
             groups = Groups(made, critic, many=True)
-        parts = ({name: getattr(agent, part) for name, agent in agents.items()} for part in PARTS)
-        params, stats, rewards = parts
-        return cls(groups, first.config, params, stats, network, rewards)
-
-
-PARTS = ("params", "obs_stats", "reward_stats")
+        return cls(
+            groups,
+            first.config,
+            {name: agent.params for name, agent in agents.items()},
+            {name: agent.obs_stats for name, agent in agents.items()},
+            network,
+            {name: agent.reward_stats for name, agent in agents.items()},
+        )
 
 
 def make_agents(groups: Groups, config: Config, network: Any = None) -> Agents:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
@@ -80,13 +81,13 @@ def learning_curves(found: Comparison, env: str, evaluations: bool) -> Figure | 
     return figure
 
 
-def points(run: Outcome, evaluations: bool) -> tuple[np.ndarray, np.ndarray]:
+def points(run: Outcome, evaluations: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     curve = run.curve
     pair = (curve.eval_steps, curve.eval_returns) if evaluations else (curve.steps, curve.returns)
     return np.array(pair[0], np.float64), np.array(pair[1], np.float64)
 
 
-def trial_curve(curves: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def trial_curve(curves: list[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Grid, IQM and band of a trial's runs (steps, returns): from where all of them are known to the end of the
     longest; a run that ended before, because it had converged, keeps its last value."""
     if not curves:

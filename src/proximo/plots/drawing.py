@@ -79,7 +79,7 @@ def heading(axes: Axes, text: str, legend: bool = False, **options: Any) -> None
         drawn.set_in_layout(False)  # the heading takes the room above; one that is too wide must not take the panel's
 
 
-def number(value: float, _: object = None) -> str:
+def number(value: float | np.number[Any], _: object = None) -> str:
     """For people: thousands apart, a real minus."""
     return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
 

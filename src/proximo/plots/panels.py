@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
+from numpy.typing import NDArray
 
 from proximo.plots import drawing as d
 
@@ -39,9 +39,9 @@ class Line(NamedTuple):
     """What is drawn of a trial over something: y [K] over x [K], and low and high ends [2, K]."""
 
     trial: str
-    x: np.ndarray
-    y: np.ndarray
-    band: np.ndarray | None
+    x: NDArray[Any]
+    y: NDArray[Any]
+    band: NDArray[Any] | None
 
 
 def looks(trials: Sequence[str]) -> dict[str, Look]:

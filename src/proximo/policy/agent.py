@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo import settings
 from proximo._version import __version__
-from proximo.compile import cached, jit, key_of
+from proximo.compile import cached, jit, key_of, prepare_backend
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.policy.custom_networks import Own, as_own, own_parts
@@ -27,8 +28,8 @@ from proximo.policy.torch_export import write_state_dict
 from proximo.run_dir import tensors
 from proximo.seeding import network_key
 from proximo.spaces import cast, mask_shape, to_mask
+from proximo.types import PyTree
 
-PyTree = Any
 NETWORKS = (["actor", "critic"], ["actor"], ["critic"])
 """What a file may hold."""
 OWN = (
@@ -56,13 +57,13 @@ class PPOAgent:
 
     def __init__(
         self,
-        observation_space: spaces.Space | None = None,
-        action_space: spaces.Space | None = None,
+        observation_space: spaces.Space[Any] | None = None,
+        action_space: spaces.Space[Any] | None = None,
         config: Config | None = None,
         params: PyTree = None,
         obs_stats: PyTree = None,
         network: Any = None,
-        critic_space: spaces.Space | None = None,
+        critic_space: spaces.Space[Any] | None = None,
         reward_stats: RunningStats | None = None,
         policy: Policy | None = None,
         *,
@@ -70,6 +71,7 @@ class PPOAgent:
         action_dim: int | None = None,
         distribution: Any = None,
     ):
+        prepare_backend()
         network = own_parts(network, distribution)
         self.by_sizes = observation_space is None
         """Whether it was made for sizes: the environment that it is trained on says more, see `fit`."""
@@ -98,7 +100,7 @@ class PPOAgent:
         self._value = jit(policy.value)
         self._memory: dict[str, PyTree] = {}
 
-    def fit(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+    def fit(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Take over an environment's spaces, with its bounds and types, if this agent was made for sizes alone and
         they are the same. The networks stay as they are."""
         alike = isinstance(observation_space, spaces.Box) and isinstance(action_space, spaces.Discrete)
@@ -262,7 +264,7 @@ class PPOAgent:
         """What there is: a file may hold an actor or a critic alone."""
         return [name for name in ("actor", "critic") if name in self.params]
 
-    def _mask(self, obs: PyTree, given: PyTree, num_rows: int | None) -> np.ndarray | None:
+    def _mask(self, obs: PyTree, given: PyTree, num_rows: int | None) -> NDArray[Any] | None:
         """The mask [B, ...] that the distribution takes, for `num_rows` observations or for a single one (None)."""
         space = self.policy.action_space
         if given is None and isinstance(obs, Mapping) and mask_shape(space)[0]:
@@ -329,8 +331,11 @@ PPOClip = PPOAgent
 
 
 def _sized(
-    observation_space: spaces.Space | None, action_space: spaces.Space | None, seen: int | None, done: int | None
-) -> tuple[spaces.Space, spaces.Space]:
+    observation_space: spaces.Space[Any] | None,
+    action_space: spaces.Space[Any] | None,
+    seen: int | None,
+    done: int | None,
+) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """The spaces of vectors with `seen` numbers and of `done` discrete actions."""
     if observation_space is not None or action_space is not None or seen is None or done is None:
         raise UserError(
@@ -353,7 +358,7 @@ def _role(given: Any) -> dict[str, Any] | None:
     return {"group": given["group"], "agents": list(given["agents"]), "groups": list(given["groups"])}
 
 
-def _rows(given: PyTree, space: spaces.Space, num_rows: int) -> list[PyTree]:
+def _rows(given: PyTree, space: spaces.Space[Any], num_rows: int) -> list[PyTree]:
     """A batch of masks, one by one; nested ones have the batch axis in every entry."""
     nested = isinstance(given, dict | tuple) and isinstance(space, spaces.Dict | spaces.Tuple)
     given = jax.tree.map(np.asarray, given) if nested else np.asarray(given)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proximo.compile import cached, jit, key_of
+from proximo.compile import cached, jit, key_of, prepare_backend
 from proximo.config import Config
 from proximo.envs.groups import ONE, Groups, one_group
 from proximo.policy.agent import PPOAgent
@@ -15,8 +15,7 @@ from proximo.policy.normalize import initial_stats
 from proximo.policy.policies import Policies, shared_policies
 from proximo.run_dir import tensors
 from proximo.seeding import network_key
-
-PyTree = Any
+from proximo.types import PyTree
 
 
 class Agents:
@@ -32,6 +31,7 @@ class Agents:
         network: Any = None,
         reward_stats: PyTree = None,
     ):
+        prepare_backend()
         self.config = config or Config()
         self.network = network
         self.policies = shared_policies(groups, self.config.network, self.config.normalize, self.config.agents, network)

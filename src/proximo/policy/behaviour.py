@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-import jax
-import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from numpy.typing import NDArray
 
 from proximo.policy.policies import Policies
-from proximo.policy.policy import part_of
+from proximo.policy.policy import Params, Stats, part_of
 from proximo.seeding import Keys, group_key
+from proximo.types import AnyArray, PyTree
 
-PyTree = Any
 
-
+@runtime_checkable
 class Learner(Protocol):
     """Of a group's learner, what acting needs."""
 
-    params: PyTree
-    obs_stats: PyTree
+    @property
+    def params(self) -> Params: ...
+    @property
+    def obs_stats(self) -> Stats: ...
 
 
+@runtime_checkable
 class Trained(Protocol):
     """Of the state of training, what a behaviour may look at."""
 
     @property
-    def groups(self) -> Mapping[str, Any]: ...
+    def groups(self) -> Mapping[str, Learner]: ...
+    @property
+    def keys(self) -> Keys: ...
+    @property
+    def update(self) -> Int[Array, ""]: ...
+    @property
+    def opponents(self) -> PyTree[Shaped[Array, "..."]]: ...
 
-    keys: Keys
-    update: jax.Array
-    opponents: PyTree
+
+ByGroup = dict[str, PyTree[Shaped[Array, "_ ..."]]]
+"""[L, ...] of the lanes of each group."""
 
 
+@runtime_checkable
 class Behaviour(Protocol):
     """Who acts. What it chooses from the state of training is handed back to it at each step of a rollout."""
 
     policies: Policies
     key: Hashable | None
     """What it is, as part of the keys of programs; None if that cannot be said."""
-    learns: np.ndarray | None
-    """[E, A] bool: who plays by the policies that learn; None: everybody."""
-    sides: dict[str, np.ndarray] | None
-    """[A] bool: who is on each side; None: there are none."""
+    learns: Bool[NDArray[Any], "E A"] | None
+    """Who plays by the policies that learn; None: everybody."""
+    sides: dict[str, Bool[NDArray[Any], " A"]] | None
+    """Who is on each side; None: there are none."""
 
     def choose(self, train: Trained) -> PyTree:
         """What acting needs for the rollout of an update."""
         ...
 
-    def act(self, chosen: PyTree, carry: PyTree, obs: PyTree, envs: slice) -> tuple[PyTree, PyTree]:
-        """What lanes [L, ...] of the environments `envs` do who see `obs`, dictionaries by group: the actors' new
+    def act(self, chosen: PyTree, carry: ByGroup, obs: ByGroup, envs: slice) -> tuple[ByGroup, ByGroup]:
+        """What lanes of the environments `envs` do who see `obs`, dictionaries by group: the actors' new
         memory, and the parameters [L, P] of their actions' distributions."""
         ...
 
@@ -69,8 +79,8 @@ class Behaviour(Protocol):
 class Learners:
     """Everybody acts by the policy that learns. Chosen are parameters and statistics, by group."""
 
-    learns: np.ndarray | None = None
-    sides: dict[str, np.ndarray] | None = None
+    learns: Bool[NDArray[Any], "E A"] | None = None
+    sides: dict[str, Bool[NDArray[Any], " A"]] | None = None
 
     def __init__(self, policies: Policies):
         self.policies = policies
@@ -79,7 +89,7 @@ class Learners:
     def choose(self, train: Trained) -> PyTree:
         return actors(train.groups)
 
-    def act(self, chosen: PyTree, carry: PyTree, obs: PyTree, envs: slice) -> tuple[PyTree, PyTree]:
+    def act(self, chosen: PyTree, carry: ByGroup, obs: ByGroup, envs: slice) -> tuple[ByGroup, ByGroup]:
         return act_by(self.policies, chosen, carry, obs)
 
     def initial_opponents(self, train: Trained) -> PyTree:
@@ -100,7 +110,7 @@ def actors(groups: Mapping[str, Learner]) -> PyTree:
     }
 
 
-def act_by(policies: Policies, chosen: PyTree, carry: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
+def act_by(policies: Policies, chosen: PyTree, carry: ByGroup, obs: ByGroup) -> tuple[ByGroup, ByGroup]:
     """What the actors give for lanes that see `obs`: their new memory, and distributions' parameters, by group."""
     memory, outputs = {}, {}
     for name, policy in policies.items():
@@ -109,7 +119,9 @@ def act_by(policies: Policies, chosen: PyTree, carry: PyTree, obs: PyTree) -> tu
     return memory, outputs
 
 
-def draw_noise(policies: Policies, key: jax.Array, num_envs: int, steps: tuple[int, ...] = ()) -> dict[str, PyTree]:
+def draw_noise(
+    policies: Policies, key: Key[Array, ""], num_envs: int, steps: tuple[int, ...] = ()
+) -> dict[str, PyTree[Float[Array, "..."]]]:
     """What actions are drawn from, leaves [*steps, L, ...] by group."""
     return {
         name: policy.distribution.noise(group_key(key, number), (*steps, num_envs * policies.groups[name].size))
@@ -117,7 +129,12 @@ def draw_noise(policies: Policies, key: jax.Array, num_envs: int, steps: tuple[i
     }
 
 
-def draw_actions(policies: Policies, outputs: PyTree, masks: PyTree, noise: PyTree) -> tuple[PyTree, PyTree]:
+def draw_actions(
+    policies: Policies,
+    outputs: dict[str, Float[Array, "_ _"]],
+    masks: dict[str, PyTree[Bool[AnyArray, "_ ..."]]],
+    noise: dict[str, PyTree[Float[Array, "_ ..."]]] | None,
+) -> tuple[ByGroup, ByGroup]:
     """Actions by group, in the distributions' own coordinates and as the environment takes them: drawn from `noise`,
     or where that is None the most likely."""
     actions, to_env = {}, {}

@@ -13,8 +13,8 @@ from proximo.config import NetworkConfig
 from proximo.errors import UserError
 from proximo.policy.distributions import Distribution
 from proximo.policy.networks import Network
+from proximo.types import PyTree
 
-Tree = Any
 NAMES = ({"actor", "critic"}, {"actor", "critic", "torso"})
 WANTED = '{"actor": Network(init, apply), "critic": Network(init, apply)}, with a "torso" if they share one'
 
@@ -23,7 +23,7 @@ class Own(NamedTuple):
     """Networks, and a function from an action space and the settings to a distribution; None for the built-in ones."""
 
     network: Any = None
-    distribution: Callable[[spaces.Space, NetworkConfig], Distribution] | None = None
+    distribution: Callable[[spaces.Space[Any], NetworkConfig], Distribution] | None = None
 
 
 def own_parts(network: Any, distribution: Any) -> Any:
@@ -35,7 +35,7 @@ def as_own(given: Any) -> Own:
     return given if isinstance(given, Own) else Own(given)
 
 
-def check_distribution(distribution: Any, space: spaces.Space) -> None:
+def check_distribution(distribution: Any, space: spaces.Space[Any]) -> None:
     """Refuse what cannot draw actions of `space`, before anything is compiled."""
     if not isinstance(distribution, Distribution):
         raise UserError(
@@ -43,7 +43,7 @@ def check_distribution(distribution: Any, space: spaces.Space) -> None:
             f"Distribution of proximo.policy.distributions with all its methods; {type(distribution).__name__} is none."
         )
 
-    def one(params: Tree, key: jax.Array) -> tuple[Tree, Tree, Tree]:
+    def one(params: PyTree, key: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         action = distribution.sample(params, distribution.noise(key, (2,)))
         return distribution.log_prob(params, action), distribution.entropy(params), distribution.to_env(action)
 
@@ -74,7 +74,7 @@ def own_networks(given: Any, policy: Any) -> dict[str, Network]:
     return networks
 
 
-def check_params(params: Tree) -> None:
+def check_params(params: PyTree) -> None:
     """Refuse parameters that no gradient can be taken of."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):

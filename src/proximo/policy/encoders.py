@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from proximo.errors import UserError
 from proximo.policy.layers import dense
 
 Activation = Callable[[jax.Array], jax.Array]
+Image = Float[Array, "B _ _ _"]
+"""[B, H, W, C]"""
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Width, patch size and stride of each layer that reads Atari's screens (Mnih et al., Nature 2015)."""
 SMALLEST_NATURE = 36
@@ -21,7 +23,7 @@ SECTIONS = (16, 32, 32)
 """Channels of the sections of IMPALA's ResNet (Espeholt et al., 2018)."""
 
 
-def shifted(image: jax.Array, size: int, stride: int) -> list[jax.Array]:
+def shifted(image: Image, size: int, stride: int) -> list[Image]:
     """[B, H', W', C] for each place in a patch of `size` x `size`: what stands there in every patch."""
     height, width = (side - size + 1 for side in image.shape[1:3])
     return [
@@ -31,7 +33,7 @@ def shifted(image: jax.Array, size: int, stride: int) -> list[jax.Array]:
     ]
 
 
-def padded(image: jax.Array, size: int, stride: int, value: float) -> jax.Array:
+def padded(image: Image, size: int, stride: int, value: float) -> Image:
     """`image` with a margin of `value`, so that patches cover ceil(side / stride) places of each side."""
     margins = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in image.shape[1:3]]
     around = [(margin // 2, margin - margin // 2) for margin in margins]
@@ -49,14 +51,14 @@ class PatchConv(nn.Module):
     """With zeros around the image, so that every place is the middle of a patch."""
 
     @nn.compact
-    def __call__(self, image: jax.Array) -> jax.Array:
+    def __call__(self, image: Image) -> Image:
         if self.pad:
             image = padded(image, self.size, self.stride, 0.0)
         patches = jnp.concatenate(shifted(image, self.size, self.stride), axis=-1)
         return dense(self.width, math.sqrt(2))(patches)
 
 
-def max_pool(image: jax.Array) -> jax.Array:
+def max_pool(image: Image) -> Image:
     """The greatest number of each patch of 3 x 3, at every second place; the gradient of XLA's own is slow on CPU."""
     pieces = shifted(padded(image, 3, 2, -jnp.inf), 3, 2)
     best = pieces[0]
@@ -80,7 +82,7 @@ class CNN(nn.Module):
     activation: Activation
 
     @nn.compact
-    def __call__(self, image: jax.Array) -> jax.Array:
+    def __call__(self, image: Image) -> Float[Array, "B _"]:
         height, width = image.shape[1:3]
         large = min(height, width) >= SMALLEST_NATURE
         if self.kind == "nature" and not large:
@@ -101,7 +103,7 @@ class Impala(nn.Module):
     activation: Activation
 
     @nn.compact
-    def __call__(self, image: jax.Array) -> jax.Array:
+    def __call__(self, image: Image) -> Float[Array, "B _"]:
         for channels in SECTIONS:
             image = max_pool(PatchConv(channels, 3, 1, pad=True)(image))
             for _ in range(2):
@@ -112,17 +114,17 @@ class Impala(nn.Module):
 
 
 class Embedding(nn.Module):
-    """`size` learnt numbers for each of `num` codes, those of one lane side by side: [B, K] to [B, K * size]."""
+    """`size` learnt numbers for each of `num` codes, those of one lane side by side."""
 
     num: int
     size: int
 
     @nn.compact
-    def __call__(self, codes: jax.Array) -> jax.Array:
+    def __call__(self, codes: Int[Array, "B K"]) -> Float[Array, "B _"]:
         table = self.param("embedding", nn.initializers.normal(1.0), (self.num, self.size))
         return table[codes].reshape(codes.shape[0], -1)
 
 
-def image_encoder(kind: str, activation: Activation) -> Any:
+def image_encoder(kind: str, activation: Activation) -> CNN | Impala:
     """The module that reads an image as `network.cnn` says."""
     return Impala(activation) if kind == "impala" else CNN(kind, activation)

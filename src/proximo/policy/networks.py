@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
 
 from proximo.config import NetworkConfig
 from proximo.policy.encoders import Embedding, image_encoder
 from proximo.policy.layers import dense
 from proximo.policy.observation import Features
-
-Tree = Any
+from proximo.types import AnyArray, PyTree
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,
@@ -41,9 +41,9 @@ class Network(NamedTuple):
     [T, B, ...]; memory is empty before the steps where `episode_start` [T, B] is true.
     """
 
-    init: Callable[[jax.Array, Any], tuple[Tree, Tree]]
-    apply: Callable[[Tree, Tree, Any], tuple[Tree, jax.Array]]
-    unroll: Callable[[Tree, Tree, Any, jax.Array], tuple[Tree, jax.Array]] | None = None
+    init: Callable[[jax.Array, Any], tuple[PyTree, PyTree]]
+    apply: Callable[[PyTree, PyTree, Any], tuple[PyTree, jax.Array]]
+    unroll: Callable[[PyTree, PyTree, Any, jax.Array], tuple[PyTree, jax.Array]] | None = None
 
 
 class Head(NamedTuple):
@@ -65,9 +65,13 @@ class Layers(nn.Module):
     head: Head | None
 
     @nn.compact
-    def __call__(self, given: Any) -> jax.Array:
+    def __call__(self, given: Features | Float[Array, "B H"]) -> Float[Array, "B _"]:
         """From `Features`, or where there is no `network` from what another one's hidden layers gave."""
-        hidden = given if self.network is None else hidden_layers(encoded(given, self.network), self.network)
+        if isinstance(given, Features):
+            assert self.network is not None
+            hidden = hidden_layers(encoded(given, self.network), self.network)
+        else:
+            hidden = given
         if self.head is None:
             return hidden
         output = dense(self.head.num_outputs, self.head.gain)(hidden)
@@ -79,7 +83,7 @@ class Layers(nn.Module):
         return output
 
 
-def encoded(features: Features, network: NetworkConfig) -> jax.Array:
+def encoded(features: Features, network: NetworkConfig) -> Float[Array, "B D"]:
     """Everything as one vector: each image through a CNN of its own, each discrete value through its embedding."""
     parts = [features.vector]
     parts += [image_encoder(network.cnn, ACTIVATIONS[network.activation])(image) for image in features.images]
@@ -88,7 +92,7 @@ def encoded(features: Features, network: NetworkConfig) -> jax.Array:
     return jnp.concatenate(parts, axis=-1) if len(parts) > 1 else features.vector
 
 
-def hidden_layers(hidden: jax.Array, network: NetworkConfig) -> jax.Array:
+def hidden_layers(hidden: Float[Array, "B D"], network: NetworkConfig) -> Float[Array, "B H"]:
     """Linear layers, each followed by the activation."""
     for size in network.hidden_sizes:
         hidden = dense(size, math.sqrt(2))(hidden)
@@ -101,30 +105,33 @@ def hidden_layers(hidden: jax.Array, network: NetworkConfig) -> jax.Array:
 def linen_network(module: nn.Module) -> Network:
     """A Linen module without memory as a `Network`."""
 
-    def init(key: jax.Array, features: Any) -> tuple[Tree, Tree]:
+    def init(key: jax.Array, features: Any) -> tuple[PyTree, PyTree]:
         return module.init(key, features).get("params", {}), ()
 
-    def apply(params: Tree, carry: Tree, features: Any) -> tuple[Tree, Any]:
+    def apply(params: PyTree, carry: PyTree, features: Any) -> tuple[PyTree, Any]:
         return carry, module.apply({"params": params}, features)
 
     return Network(init, apply)
 
 
-def flatten_time(tree: Tree) -> Tree:
-    """[T, B, ...] to [T * B, ...] in every leaf."""
+def flatten_time(tree: PyTree[Shaped[AnyArray, "T B ..."]]) -> PyTree[Shaped[AnyArray, "T*B ..."]]:
+    """Steps and lanes as one axis, in every leaf."""
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)
 
 
-def split_time(tree: Tree, steps: int, batch: int) -> Tree:
-    """[T * B, ...] to [T, B, ...] in every leaf."""
+def split_time(
+    tree: PyTree[Shaped[Array, "N ..."]], steps: int, batch: int
+) -> PyTree[Shaped[Array, "{steps} {batch} ..."]]:
+    """Steps and lanes as two axes again, in every leaf."""
     return jax.tree.map(lambda leaf: leaf.reshape(steps, batch, *leaf.shape[1:]), tree)
 
 
-def flat_apply(network: Network, params: Tree, inputs: Tree) -> jax.Array:
-    """A network without memory on inputs [T, B, ...], all at once."""
+def flat_apply(
+    network: Network, params: PyTree[Float[Array, "..."]], inputs: PyTree[Shaped[Array, "T B ..."]]
+) -> PyTree[Shaped[Array, "T B ..."]]:
+    """A network without memory on inputs of T steps, all at once."""
     steps, batch = jax.tree.leaves(inputs)[0].shape[:2]
-    output: jax.Array = split_time(network.apply(params, (), flatten_time(inputs))[1], steps, batch)
-    return output
+    return split_time(network.apply(params, (), flatten_time(inputs))[1], steps, batch)
 
 
 CRITIC_HEAD = Head(num_outputs=1, gain=1.0)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Float32
+
+from proximo.types import Struct
 
 CLIP = 10.0
 EPSILON = 1e-8
 
 
-@struct.dataclass
-class RunningStats:
+class RunningStats(Struct):
     """Count, mean and variance (of the population) of everything seen."""
 
-    count: Any  # float32 []
-    mean: Any  # float32 [...]
-    var: Any  # float32 [...]
+    count: Float32[Array, ""]
+    mean: Float32[Array, "*S"]
+    var: Float32[Array, "*S"]
 
 
 def initial_stats(shape: tuple[int, ...]) -> RunningStats:
@@ -48,7 +46,8 @@ def update_stats(stats: RunningStats, values: Float[Array, "N *S"], valid: Bool[
         var=(stats.var * stats.count + var * count) / jnp.maximum(total, 1)
         + jnp.square(delta) * share * (stats.count / jnp.maximum(total, 1)),
     )
-    return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, stats)
+    chosen: RunningStats = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, stats)
+    return chosen
 
 
 def standardize(stats: RunningStats, values: Float[Array, "N D"]) -> Float[Array, "N D"]:
@@ -72,7 +71,9 @@ def discounted_sums(
 ) -> tuple[Float[Array, " L"], Float[Array, "T L"]]:
     """G_t = r_t + gamma G_{t-1} from `start`, starting again after each end; the last G, and all of them."""
 
-    def step(running: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(
+        running: Float[Array, " L"], now: tuple[Float[Array, " L"], Bool[Array, " L"]]
+    ) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
         reward, end = now
         running = reward + gamma * running
         return jnp.where(end, 0.0, running), running

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from gymnasium import spaces
+from jaxtyping import Array, Bool, Float32, Int32, Shaped
+from numpy.typing import NDArray
 
 from proximo.errors import UserError
 from proximo.spaces import Path, channel_axis, leaves, pick, shown
+from proximo.types import AnyArray, PyTree, Struct
 
-Tree = Any
 
-
-@struct.dataclass
-class Features:
+class Features(Struct):
     """What a network reads: one vector per lane, any number of images, and with `network.embed` the discrete values.
 
     Those are numbered through: the first of a component follows the last of the component before, up to `num_codes`.
     """
 
-    vector: jax.Array  # [B, D] float32; D may be 0
-    images: tuple[jax.Array, ...]  # each [B, H, W, C] float32
-    codes: jax.Array | None = None  # [B, K] int32
-    num_codes: int = struct.field(pytree_node=False, default=0)
+    vector: Float32[Array, "*B D"]
+    """D may be 0."""
+    images: tuple[Float32[Array, "*B _ _ _"], ...]
+    """Each [B, H, W, C]."""
+    codes: Int32[Array, "*B K"] | None = None
+    num_codes: int = field(default=0, metadata={"static": True})
 
 
 class ObservationAdapter:
@@ -38,7 +40,7 @@ class ObservationAdapter:
     taken apart, entry by entry.
     """
 
-    def __init__(self, space: spaces.Space, embed: bool = False):
+    def __init__(self, space: spaces.Space[Any], embed: bool = False):
         self.space = space
         self._embed = embed
         self._leaves = list(leaves(space))
@@ -51,8 +53,8 @@ class ObservationAdapter:
         """[D] which entries of the vector are measurements, for which running statistics make sense."""
         self.vector_size = self.continuous.size
 
-    def __call__(self, obs: Tree) -> Features:
-        """Features of a batch of observations, leaves [B, ...]."""
+    def __call__(self, obs: PyTree[Shaped[AnyArray, "B ..."]]) -> Features:
+        """Features of a batch of observations."""
         vectors, images, codes, num_codes = [], [], [], 0
         for path, leaf in self._leaves:
             value = jnp.asarray(_narrowed(pick(obs, path), leaf))
@@ -68,10 +70,10 @@ class ObservationAdapter:
         vector = jnp.concatenate(vectors, axis=-1) if vectors else jnp.zeros((batch, 0), jnp.float32)
         return Features(vector, tuple(images), jnp.concatenate(codes, axis=-1) if codes else None, num_codes)
 
-    def _coded(self, leaf: spaces.Space) -> TypeGuard[spaces.Discrete | spaces.MultiDiscrete]:
+    def _coded(self, leaf: spaces.Space[Any]) -> TypeGuard[spaces.Discrete[Any] | spaces.MultiDiscrete]:
         return self._embed and isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 
-    def batch(self, obs: Tree) -> tuple[Tree, bool]:
+    def batch(self, obs: PyTree) -> tuple[PyTree, bool]:
         """`obs` as arrays with a leading axis, and whether it was a single observation without one.
 
         Entries that the space does not have are left out.
@@ -90,7 +92,7 @@ class ObservationAdapter:
         return (jax.tree.map(lambda x: x[None], arrays) if single else arrays), single
 
 
-def _check_kind(space: spaces.Space, path: Path) -> None:
+def _check_kind(space: spaces.Space[Any], path: Path) -> None:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise UserError(
             f"The observation space{shown(path)} is {space}, which has no fixed shape to feed a network; wrap the "
@@ -98,7 +100,7 @@ def _check_kind(space: spaces.Space, path: Path) -> None:
         )
 
 
-def _arrays(obs: Tree, space: spaces.Space, path: Path) -> Tree:
+def _arrays(obs: PyTree, space: spaces.Space[Any], path: Path) -> PyTree:
     """`obs` with an array in every entry of the space; lists of numbers become arrays, too."""
     where = f"The observation{shown(path)}"
     if isinstance(space, spaces.Dict):
@@ -122,29 +124,29 @@ def _arrays(obs: Tree, space: spaces.Space, path: Path) -> Tree:
     return _narrowed(array, space)
 
 
-def _kind(obs: Tree) -> str:
+def _kind(obs: PyTree) -> str:
     """What was given instead, in a word or two."""
     return f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
 
 
-def _narrowed(value: Any, space: spaces.Space) -> Any:
+def _narrowed(value: Any, space: spaces.Space[Any]) -> Any:
     """Whole numbers without bounds, where JAX would cut their upper 32 bits off: rounded to what networks read."""
     wide = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
     return value.astype(np.float32) if wide and isinstance(space, spaces.Box) and _continuous(space).any() else value
 
 
-def _is_image(space: spaces.Space) -> TypeGuard[spaces.Box]:
+def _is_image(space: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
     return channel_axis(space) is not None
 
 
-def _within_bounds(space: spaces.Box) -> np.ndarray:
+def _within_bounds(space: spaces.Box) -> NDArray[Any]:
     """Which entries are whole numbers that bounds bring to 0..1; wider ranges than 2^24 count as none."""
     if np.issubdtype(space.dtype, np.floating):
         return np.zeros(space.shape, bool)
-    return space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**24
+    return np.asarray(space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**24)
 
 
-def _continuous(space: spaces.Space) -> np.ndarray:
+def _continuous(space: spaces.Space[Any]) -> NDArray[Any]:
     """[D] for each number that a vector holds of `space`: is it a measurement?"""
     if isinstance(space, spaces.Box):
         return ~_within_bounds(space).reshape(-1)
@@ -153,13 +155,13 @@ def _continuous(space: spaces.Space) -> np.ndarray:
     return np.zeros(int(np.prod(space.shape or ())), bool)
 
 
-def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+def _choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete) -> tuple[NDArray[Any], NDArray[Any]]:
     """[K] the first value of each component, and how many it has."""
     starts, sizes = (space.start, space.n) if isinstance(space, spaces.Discrete) else (space.start, space.nvec)
     return np.reshape(starts, -1), np.reshape(sizes, -1)
 
 
-def _vector(value: jax.Array, space: spaces.Space) -> jax.Array:
+def _vector(value: Shaped[Array, "B ..."], space: spaces.Space[Any]) -> Float32[Array, "B D"]:
     flat = value.reshape(value.shape[0], -1)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         columns = zip(flat.T, *_choices(space), strict=True)
@@ -169,22 +171,25 @@ def _vector(value: jax.Array, space: spaces.Space) -> jax.Array:
     return flat.astype(jnp.float32)
 
 
-def _codes(value: jax.Array, starts: np.ndarray, sizes: np.ndarray, first: int) -> jax.Array:
-    """[B, K] values numbered through from `first`; one outside its component is the nearest inside."""
+def _codes(
+    value: Shaped[Array, "B ..."], starts: Shaped[NDArray[Any], " K"], sizes: Shaped[NDArray[Any], " K"], first: int
+) -> Int32[Array, "B K"]:
+    """Values numbered through from `first`; one outside its component is the nearest inside."""
     inside = jnp.clip(_less(value.reshape(value.shape[0], -1), starts[None]), 0, (sizes - 1).astype(np.int32)[None])
-    return inside + (first + np.cumsum(sizes) - sizes).astype(np.int32)[None]
+    numbers: NDArray[np.int32] = (first + np.cumsum(sizes) - sizes).astype(np.int32)
+    return inside + numbers[None]
 
 
-def _one_hot(value: jax.Array, start: Any, n: int) -> jax.Array:
+def _one_hot(value: Shaped[Array, " B"], start: Any, n: int) -> Float32[Array, "B n"]:
     return jax.nn.one_hot(_less(value, np.asarray(start)), n, dtype=jnp.float32)
 
 
-def _less(value: jax.Array, start: np.ndarray) -> jax.Array:
+def _less(value: Shaped[Array, "*B"], start: NDArray[Any]) -> Int32[Array, "*B"]:
     """value - start as int32. It does not matter that both may lose upper bits: the difference is small."""
     return value.astype(jnp.int32) - start.astype(np.int32)
 
 
-def _image(value: jax.Array, space: spaces.Box) -> jax.Array:
+def _image(value: Shaped[Array, "B _ _ _"], space: spaces.Box) -> Float32[Array, "B _ _ _"]:
     low, high, bounded = space.low, space.high, _within_bounds(space)
     if channel_axis(space) == 0:
         value = jnp.moveaxis(value, 1, -1)
@@ -192,7 +197,12 @@ def _image(value: jax.Array, space: spaces.Box) -> jax.Array:
     return _scaled(value, low, high, bounded)
 
 
-def _scaled(value: jax.Array, low: np.ndarray, high: np.ndarray, bounded: np.ndarray) -> jax.Array:
+def _scaled(
+    value: Shaped[Array, "B *S"],
+    low: Shaped[NDArray[Any], "*S"],
+    high: Shaped[NDArray[Any], "*S"],
+    bounded: Bool[NDArray[Any], "*S"],
+) -> Float32[Array, "B *S"]:
     """(x - low) / (high - low) for the whole numbers within bounds, the range that the initialisation expects;
     other numbers as they are."""
     plain = value.astype(jnp.float32)
@@ -205,6 +215,7 @@ def _scaled(value: jax.Array, low: np.ndarray, high: np.ndarray, bounded: np.nda
     return scaled if bounded.all() else jnp.where(bounded[None], scaled, plain)
 
 
-def _compact(array: np.ndarray) -> np.ndarray:
+def _compact(array: NDArray[Any]) -> NDArray[Any]:
     """One number where all are the same: a constant of an image's size would be part of every program."""
-    return array.flat[0] if (array == array.flat[0]).all() else array[None]
+    first = array.reshape(-1)[:1]
+    return first.reshape(()) if (array == first).all() else array[None]

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
+from jaxtyping import Array, Key, Shaped
 
 from proximo.compile import cached, key_of, settings_key
 from proximo.config import AgentsConfig, NetworkConfig, NormalizeConfig
 from proximo.envs.groups import Groups
-from proximo.policy.policy import Policy, shared_policy
+from proximo.policy.policy import Params, Policy, Stats, shared_policy
 from proximo.seeding import group_key
-
-PyTree = Any
+from proximo.types import AnyArray, PyTree
 
 
 def shared_policies(
@@ -71,14 +71,14 @@ class Policies(Mapping[str, Policy]):
     def __len__(self) -> int:
         return len(self._policies)
 
-    def init(self, key: jax.Array) -> dict[str, PyTree]:
+    def init(self, key: Key[Array, ""]) -> dict[str, Params]:
         """Fresh parameters: groups that are alike start from different ones."""
         return {name: policy.init(group_key(key, number)) for number, (name, policy) in enumerate(self.items())}
 
-    def initial_stats(self) -> dict[str, PyTree]:
+    def initial_stats(self) -> dict[str, Stats]:
         return {name: policy.initial_stats() for name, policy in self.items()}
 
-    def initial_carry(self, network: str, num_envs: int) -> dict[str, PyTree]:
+    def initial_carry(self, network: str, num_envs: int) -> dict[str, PyTree[Shaped[Array, "_ ..."]]]:
         """The memory that every episode starts with, of the `actor` or the `critic` of each group: zeros [L, ...]."""
         return {name: policy.initial_carry(num_envs * self.groups[name].size)[network] for name, policy in self.items()}
 
@@ -91,14 +91,14 @@ class Policies(Mapping[str, Policy]):
     def has_torso(self) -> bool:
         return any(policy.torso is not None for policy in self.values())
 
-    def seen_space(self, name: str) -> spaces.Space:
+    def seen_space(self, name: str) -> spaces.Space[Any]:
         """What networks see of a group: with `agents.identity`, also who it is."""
         space = self.groups[name].observation_space
         if not self.settings.identity:
             return space
         return spaces.Dict({"observation": space, "agent": spaces.Discrete(self.groups[name].size)})
 
-    def seen(self, name: str, obs: PyTree, lead: int = 0) -> PyTree:
+    def seen(self, name: str, obs: PyTree[Shaped[AnyArray, "..."]], lead: int = 0) -> PyTree[Shaped[AnyArray, "..."]]:
         """Observations of a group, leaves [..., L, ...] with `lead` axes before the lanes, as its networks see them."""
         if not self.settings.identity:
             return obs
@@ -106,7 +106,9 @@ class Policies(Mapping[str, Policy]):
         numbers = jnp.arange(shape[-1], dtype=jnp.int32) % self.groups[name].size
         return {"observation": obs, "agent": jnp.broadcast_to(numbers.reshape((1,) * lead + (-1,)), shape)}
 
-    def all_observations(self, obs: Mapping[str, PyTree], lead: int) -> dict[str, PyTree]:
+    def all_observations(
+        self, obs: Mapping[str, PyTree[Shaped[AnyArray, "..."]]], lead: int
+    ) -> dict[str, PyTree[Shaped[Array, "..."]]]:
         """What each agent sees, by agent, from what lanes see: leaves [..., L, ...] with `lead` axes before that."""
         found = {}
         for name, group in self.groups.items():

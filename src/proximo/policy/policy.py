@@ -6,12 +6,13 @@ import copy
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
+from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from proximo.compile import cached, key_of, settings_key
 from proximo.config import NetworkConfig, NormalizeConfig
@@ -24,20 +25,25 @@ from proximo.policy.normalize import RunningStats, initial_stats, reward_scale, 
 from proximo.policy.observation import Features, ObservationAdapter
 from proximo.policy.recurrent import forget, unrolled
 from proximo.spaces import space_key
+from proximo.types import AnyArray, PyTree
 
-PyTree = Any
-
+Params = dict[str, PyTree[Float[Array, "..."]]]
+"""Of the networks: the entries "actor" and "critic", and "torso" where they share one."""
+Stats = RunningStats | dict[str, RunningStats] | None
+"""Of observations; with a critic space, of what actor and critic see; None where none are kept."""
+Obs: TypeAlias = PyTree[Shaped[AnyArray, "B ..."]]
+Carry: TypeAlias = PyTree[Shaped[Array, "B ..."]]
 OWN, ALL = "own", "all"
 """What a critic that sees more than its actor is shown."""
 
 
 def shared_policy(
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
     network: NetworkConfig,
     normalize: NormalizeConfig,
     own: Any = None,
-    critic_space: spaces.Space | None = None,
+    critic_space: spaces.Space[Any] | None = None,
 ) -> Policy:
     """A `Policy`; the same one for the same values. With networks of a user's own it is always a new one: what these
     do cannot be told from outside."""
@@ -51,11 +57,11 @@ def shared_policy(
 
 
 def policy_key(
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
     network: NetworkConfig,
     normalize: NormalizeConfig,
-    critic_space: spaces.Space | None = None,
+    critic_space: spaces.Space[Any] | None = None,
 ) -> Hashable | None:
     """What a `Policy` with built-in networks is, as a value; None if a space has no key."""
     seen = (space_key(observation_space), space_key(action_space))
@@ -77,12 +83,12 @@ class Policy:
 
     def __init__(
         self,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
         network: NetworkConfig,
         normalize: NormalizeConfig,
         own: Any = None,
-        critic_space: spaces.Space | None = None,
+        critic_space: spaces.Space[Any] | None = None,
     ):
         given = (observation_space, action_space, network, normalize, critic_space)
         self.key = policy_key(*given) if own is None else None
@@ -112,15 +118,15 @@ class Policy:
         if own_network:
             self._check()
 
-    def init(self, key: jax.Array) -> PyTree:
+    def init(self, key: Key[Array, ""]) -> Params:
         """Fresh parameters."""
         return self._start(key)[0]
 
-    def _start(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+    def _start(self, key: Key[Array, ""]) -> tuple[Params, dict[str, PyTree[Shaped[Array, "1 ..."]]]]:
         """Fresh parameters, and memory with a batch axis of 1."""
-        read: Any = self._example("actor", 1)
-        judged: Any = self._example("critic", 1)
-        shared: dict[str, PyTree] = {}
+        read: PyTree = self._example("actor", 1)
+        judged: PyTree = self._example("critic", 1)
+        shared: Params = {}
         if self.torso is None:
             actor_key, critic_key = jax.random.split(key)
             memory = None
@@ -135,16 +141,20 @@ class Policy:
             actor_carry, critic_carry = (memory, actor_carry), (memory, critic_carry)
         return {"actor": actor, "critic": critic} | shared, {"actor": actor_carry, "critic": critic_carry}
 
-    def initial_carry(self, num_lanes: int) -> dict[str, PyTree]:
-        """The memory that every episode starts with: zeros [L, ...]."""
-        return jax.tree.map(lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), self._carry_types)
+    def initial_carry(self, num_lanes: int) -> dict[str, PyTree[Shaped[Array, "{num_lanes} ..."]]]:
+        """The memory that every episode starts with: zeros."""
+        carry: dict[str, PyTree] = jax.tree.map(
+            lambda leaf: jnp.zeros((num_lanes, *leaf.shape[1:]), leaf.dtype), self._carry_types
+        )
+        return carry
 
     @cached_property
-    def _carry_types(self) -> PyTree:
+    def _carry_types(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
         """Shapes and types of the memory, with a batch axis of 1: found once, since it takes milliseconds."""
-        return jax.eval_shape(self._start, jax.random.key(0))[1]
+        carry: dict[str, PyTree] = jax.eval_shape(self._start, jax.random.key(0))[1]
+        return carry
 
-    def initial_stats(self) -> PyTree:
+    def initial_stats(self) -> Stats:
         """Statistics of the observations' vector, or None where none are kept."""
         if not self._normalize:
             return None
@@ -152,13 +162,13 @@ class Policy:
             return initial_stats((self.adapter.vector_size,))
         return {name: initial_stats((self._adapter(name).vector_size,)) for name in ("actor", "critic")}
 
-    def features(self, stats: PyTree, obs: PyTree, name: str = "actor") -> Features:
-        """What a network reads of observations [B, ...]; the critic, with a critic space, of those and the state."""
+    def features(self, stats: Stats, obs: Obs, name: str = "actor") -> Features:
+        """What a network reads of observations; the critic, with a critic space, of those and the state."""
         adapter = self._adapter(name)
         features = adapter(obs)
         if stats is None:
             return features
-        own = stats if self.critic_space is None else stats[name]
+        own = stats[name] if isinstance(stats, dict) else stats
         vector = jnp.where(adapter.continuous[None], standardize(own, features.vector), features.vector)
         return replace(features, vector=vector)
 
@@ -166,18 +176,24 @@ class Policy:
         """What the critic sees."""
         return obs if self.critic_space is None else {OWN: obs, ALL: critic_state}
 
-    def _both_features(self, stats: PyTree, obs: PyTree, critic_state: PyTree) -> tuple[Features, Features]:
+    def _both_features(self, stats: Stats, obs: Obs, critic_state: Obs) -> tuple[Features, Features]:
         """What actor and critic read."""
         features = self.features(stats, obs)
         if self.critic_space is None:
             return features, features
         return features, self.features(stats, self.judged(obs, critic_state), "critic")
 
-    def update_stats(self, stats: PyTree, obs: PyTree, valid: jax.Array, critic_state: PyTree = None) -> PyTree:
-        """Merge observations [B, ...] where `valid` [B]."""
+    def update_stats(
+        self,
+        stats: Stats,
+        obs: Obs,
+        valid: Bool[Array, " B"],
+        critic_state: Obs = None,
+    ) -> Stats:
+        """Merge observations where they are `valid`."""
         if stats is None:
             return None
-        if self.critic_space is None:
+        if not isinstance(stats, dict):
             return update_stats(stats, self.adapter(obs).vector, valid)
         seen = {"actor": self.adapter(obs), "critic": self.critic_adapter(self.judged(obs, critic_state))}
         return {name: update_stats(stats[name], features.vector, valid) for name, features in seen.items()}
@@ -185,28 +201,39 @@ class Policy:
     def _adapter(self, name: str) -> ObservationAdapter:
         return self.adapter if name == "actor" else self.critic_adapter
 
-    def act(self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree) -> tuple[PyTree, jax.Array]:
-        """The actor alone: its new memory and the distribution's parameters [B, P]."""
+    def act(
+        self,
+        params: Params,
+        stats: Stats,
+        carry: Carry,
+        obs: Obs,
+    ) -> tuple[Carry, Float[Array, "B P"]]:
+        """The actor alone: its new memory and the distribution's parameters."""
         return self._through("actor", params, carry, self.features(stats, obs))
 
     def value(
         self,
-        params: PyTree,
-        stats: PyTree,
-        carry: PyTree,
-        obs: PyTree,
-        critic_state: PyTree = None,
+        params: Params,
+        stats: Stats,
+        carry: Carry,
+        obs: Obs,
+        critic_state: Obs = None,
         reward_stats: RunningStats | None = None,
-    ) -> tuple[PyTree, jax.Array]:
-        """The critic alone: its new memory and values [B]; with `reward_stats` in the environment's units."""
+    ) -> tuple[Carry, Float[Array, " B"]]:
+        """The critic alone: its new memory and values; with `reward_stats` in the environment's units."""
         features = self.features(stats, self.judged(obs, critic_state), "critic")
         carry, value = self._through("critic", params, carry, features)
         return carry, value[:, 0] if reward_stats is None else value[:, 0] * reward_scale(reward_stats)
 
     def act_and_value(
-        self, params: PyTree, stats: PyTree, carry: PyTree, obs: PyTree, critic_state: PyTree = None
-    ) -> tuple[PyTree, jax.Array, jax.Array]:
-        """Both: their new memory, the distribution's parameters [B, P] and values [B]. A shared torso runs once, from
+        self,
+        params: Params,
+        stats: Stats,
+        carry: dict[str, Carry],
+        obs: Obs,
+        critic_state: Obs = None,
+    ) -> tuple[dict[str, Carry], Float[Array, "B P"], Float[Array, " B"]]:
+        """Both: their new memory, the distribution's parameters and values. A shared torso runs once, from
         the memory that it has on the actor's side."""
         read, judged = self._both_features(stats, obs, critic_state)
         if self.torso is None:
@@ -226,15 +253,15 @@ class Policy:
 
     def unroll(
         self,
-        params: PyTree,
-        stats: PyTree,
-        carry: PyTree,
-        obs: PyTree,
-        episode_start: jax.Array,
-        critic_state: PyTree = None,
-    ) -> tuple[PyTree, jax.Array, jax.Array]:
-        """Both over observations [T, B, ...], from the memory `carry` [B, ...], which is empty before the steps where
-        `episode_start` [T, B] is true: the memory after each step [T, B, ...], outputs [T, B, P] and values [T, B]."""
+        params: Params,
+        stats: Stats,
+        carry: dict[str, Carry],
+        obs: PyTree[Shaped[AnyArray, "T B ..."]],
+        episode_start: Bool[Array, "T B"],
+        critic_state: PyTree[Shaped[AnyArray, "T B ..."]] = None,
+    ) -> tuple[dict[str, PyTree[Shaped[Array, "T B ..."]]], Float[Array, "T B P"], Float[Array, "T B"]]:
+        """Both over T steps, from the memory `carry`, which is empty before the steps where `episode_start` is true:
+        the memory after each step, the distribution's parameters and values."""
         both = self._both_features(stats, flatten_time(obs), flatten_time(critic_state))
         actor, critic = (split_time(features, *episode_start.shape) for features in both)
         read = {"actor": actor, "critic": critic}
@@ -250,7 +277,7 @@ class Policy:
                 memory[name] = (held, memory[name])
         return memory, found["actor"], found["critic"][..., 0]
 
-    def _through(self, name: str, params: PyTree, carry: PyTree, features: Features) -> tuple[PyTree, jax.Array]:
+    def _through(self, name: str, params: Params, carry: Carry, features: Features) -> tuple[Carry, PyTree]:
         network = self.actor if name == "actor" else self.critic
         if self.torso is None:
             return network.apply(params[name], carry, features)
@@ -271,11 +298,11 @@ class Policy:
         adapter = self._adapter(name)
         return adapter(create_empty_array(adapter.space, num))
 
-    def forget(self, memory: PyTree, reset_mask: jax.Array) -> PyTree:
-        """A network's `memory` [B, ...], empty where `reset_mask` [B] is true."""
+    def forget(self, memory: Carry, reset_mask: Bool[Array, " B"]) -> Carry:
+        """A network's `memory`, empty where `reset_mask` is true."""
         return forget(memory, reset_mask)
 
 
-def part_of(params: PyTree, *networks: str) -> PyTree:
+def part_of(params: dict[str, PyTree], *networks: str) -> dict[str, PyTree]:
     """Of a policy's parameters those that the named networks need: their own, and those of a torso."""
     return {name: part for name, part in params.items() if name in networks or name == "torso"}

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, Key, Shaped
 
 from proximo.policy.layers import orthogonal
 from proximo.policy.networks import Network, flat_apply, flatten_time, split_time
+from proximo.types import AnyArray, PyTree
 
-Tree = Any
-
+Carry = tuple[Float[Array, "B H"], ...]
+"""What a cell remembers."""
 LONGEST = 128
 """Steps over which the slowest units of a new cell forget."""
 INPUT_GAIN = 2.0
 """Of the kernels that read the input: gates that mostly keep take in little, and must feel what is worth more."""
 
 
-def gates(num: int, gain: float) -> Any:
+def gates(num: int, gain: float) -> Callable[..., Float32[Array, "D H"]]:
     """An initialiser of `num` orthogonal kernels side by side, one for each gate, times `gain`."""
 
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    def init(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float32[Array, "D H"]:
         one = (shape[0], shape[1] // num)
         return jnp.concatenate([orthogonal(gain)(own, one, dtype) for own in jax.random.split(key, num)], axis=-1)
 
     return init
 
 
-def lasting(key: jax.Array, size: int) -> jax.Array:
+def lasting(key: Key[Array, ""], size: int) -> Float32[Array, " {size}"]:
     """Biases [size] of gates that keep a share sigmoid(b) of what is remembered at each step: b uniform on 0 ..
     log(`LONGEST` - 1), so that units forget over 1 + e^b steps, as many soon as late ("chrono" initialisation, Tallec
     and Ollivier 2018, with times spread by their logarithm: control needs units that react at once). With a bias of 1
@@ -54,10 +57,10 @@ class GRU(nn.Module):
         self.recurrent = nn.Dense(3 * self.size, use_bias=False, kernel_init=gates(3, 1.0))
         self.bias = self.param("bias", nn.initializers.zeros, (self.size,))
 
-    def project(self, x: jax.Array) -> jax.Array:
+    def project(self, x: Float[Array, "*B D"]) -> Float[Array, "*B G"]:
         return self.inner(x)
 
-    def step(self, carry: Tree, projected: jax.Array) -> tuple[Tree, jax.Array]:
+    def step(self, carry: Carry, projected: Float[Array, "B G"]) -> tuple[Carry, Float[Array, "B H"]]:
         (h,) = carry
         seen_r, seen_z, seen_n = jnp.split(projected, 3, axis=-1)
         held_r, held_z, held_n = jnp.split(self.recurrent(h), 3, axis=-1)
@@ -66,13 +69,15 @@ class GRU(nn.Module):
         h = (1 - z) * n + z * h
         return (h,), h
 
-    def start(self, batch: int) -> Tree:
+    def start(self, batch: int) -> Carry:
         return (jnp.zeros((batch, self.size), jnp.float32),)
 
-    def __call__(self, x: jax.Array) -> Tree:
+    def __call__(self, x: Float[Array, "B D"]) -> tuple[Carry, Float[Array, "B H"]]:
         return self.step(self.start(x.shape[0]), self.project(x))
 
-    def _first_bias(self, key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    def _first_bias(
+        self, key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32
+    ) -> Float32[Array, " G"]:
         return jnp.zeros(shape, dtype).at[self.size : 2 * self.size].set(lasting(key, self.size))
 
 
@@ -92,24 +97,24 @@ class LSTM(nn.Module):
         self.recurrent = nn.Dense(4 * self.size, use_bias=False, kernel_init=gates(4, 1.0))
         self.bias = self.param("bias", self._first_bias, (4 * self.size,))
 
-    def project(self, x: jax.Array) -> jax.Array:
+    def project(self, x: Float[Array, "*B D"]) -> Float[Array, "*B G"]:
         return self.inner(x) + self.bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
-    def step(self, carry: Tree, projected: jax.Array) -> tuple[Tree, jax.Array]:
+    def step(self, carry: Carry, projected: Float[Array, "B G"]) -> tuple[Carry, Float[Array, "B H"]]:
         c, h = carry
         i, f, g, o = jnp.split(projected + self.recurrent(h), 4, axis=-1)
         c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
         h = nn.sigmoid(o) * jnp.tanh(c)
         return (c, h), h
 
-    def start(self, batch: int) -> Tree:
+    def start(self, batch: int) -> Carry:
         zeros = jnp.zeros((batch, self.size), jnp.float32)
         return zeros, zeros
 
-    def __call__(self, x: jax.Array) -> Tree:
+    def __call__(self, x: Float[Array, "B D"]) -> tuple[Carry, Float[Array, "B H"]]:
         return self.step(self.start(x.shape[0]), self.project(x))
 
-    def _first_bias(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def _first_bias(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float32[Array, " G"]:
         keep = lasting(key, self.size)
         return jnp.concatenate([-keep, keep, jnp.zeros(2 * self.size, jnp.float32)])
 
@@ -121,7 +126,7 @@ def remembering(before: Network, kind: str, size: int, after: Network | None) ->
     """`before`, a recurrent cell, and `after` one after the other. Of a sequence, only the cell goes step by step."""
     cell: Any = CELLS[kind](size)
 
-    def init(key: jax.Array, features: Any) -> tuple[Tree, Tree]:
+    def init(key: jax.Array, features: Any) -> tuple[PyTree, PyTree]:
         first, middle, last = jax.random.split(key, 3)
         params = {}
         params["before"], _ = before.init(first, features)
@@ -132,13 +137,13 @@ def remembering(before: Network, kind: str, size: int, after: Network | None) ->
             params["after"], _ = after.init(last, hidden)
         return params, carry
 
-    def apply(params: Tree, carry: Tree, features: Any) -> tuple[Tree, jax.Array]:
+    def apply(params: PyTree, carry: PyTree, features: Any) -> tuple[PyTree, jax.Array]:
         _, hidden = before.apply(params["before"], (), features)
         held = {"params": params["memory"]}
         carry, hidden = cell.apply(held, carry, cell.apply(held, hidden, method="project"), method="step")
         return carry, hidden if after is None else after.apply(params["after"], (), hidden)[1]
 
-    def unroll(params: Tree, carry: Tree, features: Any, episode_start: jax.Array) -> tuple[Tree, jax.Array]:
+    def unroll(params: PyTree, carry: PyTree, features: Any, episode_start: jax.Array) -> tuple[PyTree, jax.Array]:
         hidden = flat_apply(before, params["before"], features)
         held = {"params": params["memory"]}
         projected = cell.apply(held, flatten_time(hidden), method="project")
@@ -149,13 +154,18 @@ def remembering(before: Network, kind: str, size: int, after: Network | None) ->
     return Network(init, apply, unroll)
 
 
-def through_time(step: Any, carry: Tree, inputs: Tree, episode_start: jax.Array) -> tuple[Tree, Any]:
-    """`step(carry, input)` for each of the inputs [T, B, ...]; the memory after each of them, and the outputs.
+def through_time(
+    step: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    carry: PyTree[Shaped[Array, "B ..."]],
+    inputs: PyTree[Shaped[Array, "T B ..."]],
+    episode_start: Bool[Array, "T B"],
+) -> tuple[PyTree[Shaped[Array, "T B ..."]], PyTree[Shaped[Array, "T B ..."]]]:
+    """`step(carry, input)` for each of the inputs; the memory after each of them, and the outputs.
 
-    Memory is empty before the steps where `episode_start` [T, B] is true.
+    Memory is empty before the steps where `episode_start` is true.
     """
 
-    def one(carry: Tree, now: tuple[Tree, jax.Array]) -> tuple[Tree, tuple[Tree, Any]]:
+    def one(carry: PyTree, now: tuple[PyTree, jax.Array]) -> tuple[PyTree, tuple[PyTree, Any]]:
         given, reset_mask = now
         carry = forget(carry, reset_mask)
         carry, output = step(carry, given)
@@ -164,17 +174,23 @@ def through_time(step: Any, carry: Tree, inputs: Tree, episode_start: jax.Array)
     return jax.lax.scan(one, carry, (inputs, episode_start))[1]
 
 
-def forget(carry: Tree, reset_mask: jax.Array) -> Tree:
-    """Empty memory where `reset_mask` [B] is true."""
+def forget(carry: PyTree[Shaped[Array, "B ..."]], reset_mask: Bool[AnyArray, " B"]) -> PyTree[Shaped[Array, "B ..."]]:
+    """Empty memory where `reset_mask` is true."""
 
-    def kept(leaf: jax.Array) -> jax.Array:
+    def kept(leaf: Shaped[Array, "*S"]) -> Shaped[Array, "*S"]:
         return jnp.where(reset_mask.reshape(reset_mask.shape + (1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
 
     return jax.tree.map(kept, carry)
 
 
-def unrolled(network: Network, params: Tree, carry: Tree, inputs: Tree, episode_start: jax.Array) -> tuple[Tree, Any]:
-    """A network over inputs [T, B, ...]: its memory after each step, and its outputs [T, B, ...]."""
+def unrolled(
+    network: Network,
+    params: PyTree[Float[Array, "..."]],
+    carry: PyTree[Shaped[Array, "B ..."]],
+    inputs: PyTree[Shaped[Array, "T B ..."]],
+    episode_start: Bool[Array, "T B"],
+) -> tuple[PyTree[Shaped[Array, "T B ..."]], PyTree[Shaped[Array, "T B ..."]]]:
+    """A network over inputs of T steps: its memory after each step, and its outputs."""
     if not jax.tree.leaves(carry):
         return carry, flat_apply(network, params, inputs)
     if network.unroll is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.errors import UserError
 
@@ -20,20 +21,20 @@ MOST = 2**15
 DEEPEST = 100
 
 
-def space_to_json(space: spaces.Space, largest: int = LARGEST) -> dict[str, Any]:
+def space_to_json(space: spaces.Space[Any], largest: int = LARGEST) -> dict[str, Any]:
     """A description that `space_from_json` turns back into an equal space, of `largest` numbers at most."""
     data = _described(space)
     _check_size(data, largest)
     return data
 
 
-def space_from_json(data: dict[str, Any], largest: int = LARGEST) -> spaces.Space:
+def space_from_json(data: dict[str, Any], largest: int = LARGEST) -> spaces.Space[Any]:
     """The space that `space_to_json` described."""
     _check_size(data, largest)
     return _made(data)
 
 
-def _described(space: spaces.Space) -> dict[str, Any]:
+def _described(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Box):
         return {
             "type": "Box",
@@ -60,7 +61,7 @@ def _described(space: spaces.Space) -> dict[str, Any]:
     raise UserError(f"The space {space} cannot be saved with a policy.")
 
 
-def _made(data: dict[str, Any]) -> spaces.Space:
+def _made(data: dict[str, Any]) -> spaces.Space[Any]:
     match data["type"]:
         case "Box":
             dtype, shape = _dtype(data["dtype"]), tuple(data["shape"])
@@ -119,13 +120,13 @@ def _count(number: Any) -> int:
     return max(1, number)
 
 
-def _dtype(name: Any) -> np.dtype:
+def _dtype(name: Any) -> np.dtype[Any]:
     if not isinstance(name, str) or np.dtype(name).kind not in "biuf":
         raise UserError(f"A space cannot be of the type {name}.")
     return np.dtype(name)
 
 
-def _numbers(bound: np.ndarray) -> list[Any]:
+def _numbers(bound: NDArray[Any]) -> list[Any]:
     """A flat list that JSON takes: infinities as texts, and a bound that is the same everywhere only once."""
     flat = bound.reshape(-1)
     flat = flat[:1] if flat.size and (flat == flat[0]).all() else flat
@@ -134,7 +135,7 @@ def _numbers(bound: np.ndarray) -> list[Any]:
     ]
 
 
-def _array(numbers: list[Any], dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _array(numbers: list[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     with np.errstate(over="raise"):
         array = np.array([float(number) if isinstance(number, str) else number for number in numbers], dtype)
     return np.full(shape, array[0], dtype) if array.size == 1 else array.reshape(shape)

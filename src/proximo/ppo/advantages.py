@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from proximo.ppo.optimizer import Number
+from proximo.types import AnyArray
+
+Lane = Float[Array, " L"]
+"""A number for each lane."""
 
 
 def advantages(
     reward: Float[Array, "T L"],
     value: Float[Array, "T L"],
-    terminated: Bool[Array, "T L"],
-    truncated: Bool[Array, "T L"],
+    terminated: Bool[AnyArray, "T L"],
+    truncated: Bool[AnyArray, "T L"],
     final_value: Float[Array, "T L"],
     last_value: Float[Array, " L"],
     gamma: Number,
     gae_lambda: Number,
-    valid: Bool[Array, "T L"] | None = None,
-    settled: Bool[Array, "T L"] | None = None,
+    valid: Bool[AnyArray, "T L"] | None = None,
+    settled: Bool[AnyArray, "T L"] | None = None,
 ) -> tuple[Float[Array, "T L"], Float[Array, "T L"]]:
     """Advantages and value targets.
 
@@ -42,9 +44,9 @@ def advantages(
     following = jnp.concatenate([value[1:], last_value[None]])
     following = jnp.where(truncated, final_value, following)
     delta = reward + gamma * jnp.where(terminated, 0.0, following) - value
-    decay = gamma * gae_lambda * (1.0 - (terminated | truncated).astype(value.dtype))
+    decay = gamma * gae_lambda * (1.0 - jnp.logical_or(terminated, truncated).astype(value.dtype))
 
-    def step(trace: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(trace: Lane, now: tuple[Lane, Lane]) -> tuple[Lane, Lane]:
         delta_t, decay_t = now
         trace = delta_t + decay_t * trace
         return trace, trace
@@ -54,31 +56,31 @@ def advantages(
 
 
 def _skipping(
-    reward: jax.Array,
-    value: jax.Array,
-    terminated: jax.Array,
-    truncated: jax.Array,
-    final_value: jax.Array,
-    last_value: jax.Array,
+    reward: Float[Array, "T L"],
+    value: Float[Array, "T L"],
+    terminated: Bool[AnyArray, "T L"],
+    truncated: Bool[AnyArray, "T L"],
+    final_value: Float[Array, "T L"],
+    last_value: Float[Array, " L"],
     gamma: Number,
     gae_lambda: Number,
-    valid: jax.Array,
-    settled: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    valid: Bool[AnyArray, "T L"],
+    settled: Bool[AnyArray, "T L"],
+) -> tuple[Float[Array, "T L"], Float[Array, "T L"]]:
     """From the last step to the first: the trace, the value that follows, what was paid since the last valid one."""
 
-    def step(after: Any, now: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
+    def step(after: tuple[Lane, Lane, Lane], now: tuple[Array, ...]) -> tuple[tuple[Lane, Lane, Lane], Lane]:
         trace, following, paid = after
         reward_t, value_t, terminated_t, truncated_t, final_t, valid_t, settled_t = now
         ended = terminated_t | truncated_t
         following = jnp.where(ended, jnp.where(terminated_t, 0.0, final_t), following)
         trace, paid = jnp.where(ended, 0.0, trace), reward_t + jnp.where(ended, 0.0, paid)
         advantage = paid + gamma * following - value_t + gamma * gae_lambda * trace
-        made = (jnp.where(settled_t, advantage, 0.0), value_t, jnp.zeros_like(paid))
-        skipped = (trace, following, paid)
-        return tuple(jnp.where(valid_t, a, b) for a, b in zip(made, skipped, strict=True)), advantage
+        trace = jnp.where(valid_t, jnp.where(settled_t, advantage, 0.0), trace)
+        following = jnp.where(valid_t, value_t, following)
+        return (trace, following, jnp.where(valid_t, jnp.zeros_like(paid), paid)), advantage
 
     zeros = jnp.zeros_like(last_value)
-    rows = (reward, value, terminated, truncated, final_value, valid, settled)
+    rows = tuple(map(jnp.asarray, (reward, value, terminated, truncated, final_value, valid, settled)))
     _, advantage = jax.lax.scan(step, (zeros, last_value, zeros), rows, reverse=True)
     return advantage, advantage + value

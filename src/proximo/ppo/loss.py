@@ -12,40 +12,42 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from proximo.errors import UserError
 from proximo.policy.networks import flatten_time
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
 from proximo.ppo.samples import Samples
+from proximo.types import PyTree, Struct
 
-PyTree = Any
-Metrics = dict[str, Any]
-Terms = dict[str, tuple[Number | int, jax.Array]]
+Metrics = dict[str, Shaped[Array, ""]]
+"""Numbers of an update by name."""
+Terms = dict[str, tuple[Number | int, Float[Array, " N"]]]
 """The parts of a loss by name: the weight, and a number for each sample [N]. The mean of each is logged as `loss/NAME`;
 one whose weight is the number 0 is logged and not learned from."""
 
 
-@struct.dataclass
-class Outputs:
+class Outputs(Struct):
     """What the networks make of a minibatch of N samples, as they are now."""
 
-    distribution: jax.Array  # [N, P] parameters of the action distribution
-    log_prob: jax.Array  # [N] of the actions that were taken
-    log_ratio: jax.Array  # [N] log_prob - samples.log_prob; 0 where a sample is not valid
-    entropy: jax.Array  # [N] of the action distribution
-    value: jax.Array  # [N]
+    distribution: Float[Array, "N P"]
+    """Parameters of the action distribution."""
+    log_prob: Float[Array, " N"]
+    """Of the actions that were taken."""
+    log_ratio: Float[Array, " N"]
+    """log_prob - samples.log_prob; 0 where a sample is not valid."""
+    entropy: Float[Array, " N"]
+    """Of the action distribution."""
+    value: Float[Array, " N"]
 
     @property
-    def ratio(self) -> jax.Array:
-        """[N] how much likelier the actions are than when they were taken."""
+    def ratio(self) -> Float[Array, " N"]:
+        """How much likelier the actions are than when they were taken."""
         return jnp.exp(self.log_ratio)
 
 
-@struct.dataclass
-class Hyper:
+class Hyper(Struct):
     """The settings that a loss reads, as they are in this update."""
 
     clip_epsilon: Number
@@ -108,7 +110,7 @@ def explained_variance(
     return jnp.where(lowest == highest, jnp.nan, 1 - variance(target - value) / variance(target))
 
 
-def in_time(sequences: PyTree) -> PyTree:
+def in_time(sequences: PyTree[Shaped[Array, "B S ..."]]) -> PyTree[Shaped[Array, "S B ..."]]:
     """[B, S, ...] to [S, B, ...] in every leaf."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences)
 
@@ -125,14 +127,14 @@ def clip_loss(outputs: Outputs, samples: Samples, hyper: Hyper) -> Terms:
 
 
 def minibatch_loss(
-    params: PyTree,
-    stats: PyTree,
+    params: PyTree[Float[Array, "..."]],
+    stats: PyTree[Float[Array, "..."]],
     samples: Samples,
     policy: Policy,
     loss: Loss,
     hyper: Hyper,
     standardize: bool,
-    critic_state: PyTree = None,
+    critic_state: PyTree[Shaped[Array, "rows ..."]] = None,
 ) -> tuple[Float[Array, ""], Metrics]:
     """The loss of one minibatch, with its advantages standardised if asked for; and what is to be said of it. Where the
     critic sees a `critic_state`, that of each sample."""
@@ -151,7 +153,11 @@ def minibatch_loss(
 
 
 def evaluated(
-    params: PyTree, stats: PyTree, samples: Samples, policy: Policy, critic_state: PyTree = None
+    params: PyTree[Float[Array, "..."]],
+    stats: PyTree[Float[Array, "..."]],
+    samples: Samples,
+    policy: Policy,
+    critic_state: PyTree[Shaped[Array, "rows ..."]] = None,
 ) -> tuple[Outputs, Samples]:
     """What the networks make of samples, and those [N, ...]. With memory, a minibatch is one of sequences [B, S], each
     from the memory that it started from when it was collected."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from proximo.config import Config
 from proximo.policy.networks import flatten_time
@@ -20,14 +21,13 @@ from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import current_rates, judged_again, normalized_rewards, optimize, training_samples
 from proximo.rollout.types import CriticState, Rollout
-
-PyTree = Any
+from proximo.types import AnyArray, PyTree
 
 WATCHED = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
 """Metrics of which one at least is not finite where anything in an update is not: all of it flows into these."""
 
 
-def is_finite(metrics: Metrics) -> jax.Array:
+def is_finite(metrics: Metrics) -> Bool[Array, ""]:
     """Whether an update went well."""
     return jnp.isfinite(jnp.stack([metrics[name] for name in WATCHED])).all()
 
@@ -49,12 +49,12 @@ def broken(
     policies: Policies,
     config: Config,
     recipe: Recipe = BUILT_IN,
-) -> OrderedDict[str, jax.Array]:
+) -> OrderedDict[str, Bool[Array, ""]]:
     """Of every tensor of the update that `train` would make of the rollouts: whether it is not finite.
 
     Of each group in the order in which they are computed, so that the first is where it began.
     """
-    found: OrderedDict[str, jax.Array] = OrderedDict()
+    found: OrderedDict[str, Bool[Array, ""]] = OrderedDict()
     for name, policy in policies.items():
         given = (train, name, lanes[name], rollouts[name], critic_state)
         whose = "" if len(policies) == 1 else f" (group {name})"
@@ -71,7 +71,7 @@ def _broken_group(
     policy: Policy,
     config: Config,
     recipe: Recipe,
-) -> dict[str, jax.Array]:
+) -> dict[str, Bool[Array, ""]]:
     learner, rates = train.groups[name], current_rates(train, name, config)
     reward, _, _ = normalized_rewards(learner, rollout, lanes.discounted, config)
     given = (lanes, rollout, critic_state, reward, policy, config)
@@ -98,14 +98,16 @@ def _broken_group(
     return found | _named("parameter", jax.tree.map(_bad, params))
 
 
-def _bad(array: Any, where: Any = None) -> jax.Array:
-    array = jnp.asarray(array)
+def _bad(array: AnyArray, where: Bool[AnyArray, "*W"] | None = None) -> Bool[Array, ""]:
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        return jnp.bool_(False)
-    wrong = ~jnp.isfinite(array)
-    return (wrong if where is None else wrong & where.reshape(where.shape + (1,) * (wrong.ndim - where.ndim))).any()
+        return jnp.zeros((), bool)
+    wrong: jax.Array = ~jnp.isfinite(array)
+    if where is not None:
+        wrong = wrong & where.reshape(where.shape + (1,) * (wrong.ndim - where.ndim))
+    found: jax.Array = wrong.any()
+    return found
 
 
-def _named(what: str, tree: PyTree) -> dict[str, jax.Array]:
+def _named(what: str, tree: PyTree[Bool[Array, ""]]) -> dict[str, Bool[Array, ""]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {f"{what} {jax.tree_util.keystr(path, simple=True, separator='/')}".rstrip(): leaf for path, leaf in leaves}

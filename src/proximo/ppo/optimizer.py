@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-Tree = Any
+from proximo.types import PyTree
+
 Number = float | Float[Array, ""]
 """A setting: as it stands, or as the argument of a compiled program."""
 KL_FACTOR = 2.0
@@ -56,14 +57,14 @@ def scale_by_rates() -> optax.GradientTransformationExtraArgs:
     are scheduled. The last of a chain that follows the settings."""
 
     def update(
-        direction: Tree,
+        direction: PyTree,
         state: optax.EmptyState,
-        params: Tree = None,
+        params: PyTree = None,
         *,
         learning_rate: Float[Array, ""],
         critic_learning_rate: Float[Array, ""],
         **_: Any,
-    ) -> tuple[Tree, optax.EmptyState]:
+    ) -> tuple[PyTree, optax.EmptyState]:
         rates = dict.fromkeys(direction, learning_rate) | {"critic": critic_learning_rate}
         moved = {name: jax.tree.map(lambda d, rate=rates[name]: -rate * d, part) for name, part in direction.items()}
         return moved, state
@@ -81,12 +82,12 @@ def adam(max_norm: Number | None, epsilon: Number, separate: bool) -> optax.Grad
 
 def descended(
     optimizer: optax.GradientTransformationExtraArgs,
-    gradients: Tree,
-    state: Tree,
-    params: Tree,
+    gradients: PyTree[Float[Array, "..."]],
+    state: PyTree,
+    params: PyTree[Float[Array, "..."]],
     learning_rate: Float[Array, ""],
     critic_learning_rate: Float[Array, ""],
-) -> tuple[Tree, Tree]:
+) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
     """Parameters and state after one step."""
     rates = {"learning_rate": learning_rate, "critic_learning_rate": critic_learning_rate}
     # Optax raises a float to its integer step count, for example, which strict promotion forbids.
@@ -95,6 +96,6 @@ def descended(
         return optax.apply_updates(params, moves), state
 
 
-def _clipped(gradients: Tree, max_norm: Number) -> Tree:
+def _clipped(gradients: PyTree[Float[Array, "..."]], max_norm: Number) -> PyTree[Float[Array, "..."]]:
     scale = jnp.minimum(1.0, max_norm / (optax.tree.norm(gradients) + 1e-8))
     return jax.tree.map(lambda g: g * scale, gradients)

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
 from proximo.config import PPOConfig
 from proximo.errors import UserError
 from proximo.ppo.loss import Loss, clip_loss
 from proximo.ppo.optimizer import adam
+from proximo.types import PyTree
 
 
 def adam_of(ppo: PPOConfig) -> optax.GradientTransformationExtraArgs:
@@ -53,12 +55,15 @@ def make_recipe(loss: Any = None, optimizer: Any = None) -> Recipe:
     return Recipe(loss or clip_loss, lambda ppo: own)
 
 
-def follows_rates(optimizer: optax.GradientTransformation, params: Any) -> bool:
+def follows_rates(optimizer: optax.GradientTransformation, params: PyTree[Float[Array, "..."]]) -> bool:
     """Whether the learning rates of the settings reach a transformation; otherwise it has rates of its own."""
 
-    def moved(rate: jax.Array) -> Any:
+    def moved(rate: Float[Array, ""]) -> tuple[PyTree, PyTree]:
         own = optax.with_extra_args_support(optimizer)
-        return own.update(params, own.init(params), params, learning_rate=rate, critic_learning_rate=rate)
+        moves: tuple[PyTree, PyTree] = own.update(
+            params, own.init(params), params, learning_rate=rate, critic_learning_rate=rate
+        )
+        return moves
 
     with jax.numpy_dtype_promotion("standard"):
         steps = jax.make_jaxpr(moved)(jnp.float32(0)).jaxpr

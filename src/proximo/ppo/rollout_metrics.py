@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from proximo.policy.normalize import RunningStats, reward_scale
 from proximo.policy.policy import Policy
@@ -17,8 +17,8 @@ from proximo.ppo.loss import Metrics, masked_mean
 from proximo.ppo.samples import Samples
 from proximo.rollout.types import Rollout
 from proximo.spaces import Path, leaves, pick
+from proximo.types import PyTree
 
-PyTree = Any
 MAX_CHOICES = 32
 """Choices of discrete actions, all parts of the action space together, that are counted; parts beyond are left out."""
 MAX_NUMBERS = 8
@@ -35,7 +35,7 @@ def rollout_metrics(
     advantage, target = samples.target - samples.value, samples.target
     if reward_stats is not None:
         advantage, target = advantage * reward_scale(reward_stats), target * reward_scale(reward_stats)
-    metrics = described("buffer/reward", rollout.reward.reshape(-1), valid)
+    metrics = described("buffer/reward", jnp.asarray(rollout.reward).reshape(-1), valid)
     metrics |= described("buffer/advantage", advantage, valid)
     metrics |= described("buffer/return", target, valid)
     metrics["buffer/valid_fraction"] = valid.astype(jnp.float32).mean()
@@ -55,13 +55,15 @@ def mean_and_std(name: str, values: Float[Array, " N"], valid: Bool[Array, " N"]
     return {f"{name}_mean": mean, f"{name}_std": jnp.sqrt(masked_mean(jnp.square(values - mean), valid))}
 
 
-def fractions(choice: Int[Array, " N"], num: int, valid: Bool[Array, " N"]) -> Float[Array, " num"]:
+def fractions(choice: Int[Array, " N"], num: int, valid: Bool[Array, " N"]) -> Float[Array, " {num}"]:
     """How often each of `num` choices was made, as a share."""
     chosen = (choice[:, None] == jnp.arange(num, dtype=choice.dtype)[None]) & valid[:, None]
     return chosen.sum(0).astype(jnp.float32) / jnp.maximum(valid.sum().astype(jnp.float32), 1.0)
 
 
-def action_metrics(space: spaces.Space, actions: PyTree, valid: Bool[Array, " N"]) -> Metrics:
+def action_metrics(
+    space: spaces.Space[Any], actions: PyTree[Shaped[Array, "N ..."]], valid: Bool[Array, " N"]
+) -> Metrics:
     """Of actions [N, ...] as the environment takes them: the share of each choice, or mean and deviation.
 
     Discrete: `buffer/action_0`, by the action's own number. MultiDiscrete: `buffer/action_1_0` is choice 0 of component

@@ -9,8 +9,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from proximo.config import Config, EnvConfig, TrackConfig, TrainConfig
+from proximo.types import AnyArray
 
 DynamicConfig = dict[str, dict[str, Any]]
 """Section and name of each setting that is an argument, with its value."""
@@ -39,7 +41,9 @@ def split_static(config: Config) -> tuple[Config, DynamicConfig]:
     return merge(static, {section: dict.fromkeys(names, 0.0) for section, names in dynamic.items()}), dynamic
 
 
-def merge(static: Config, dynamic: DynamicConfig, seed: Any = 0) -> Config:
+def merge(static: Config, dynamic: DynamicConfig, seed: int | Int[AnyArray, ""] = 0) -> Config:
     """`static` with these numbers, which may be traced."""
-    sections = {section: dataclasses.replace(getattr(static, section), **dynamic[section]) for section in dynamic}
-    return dataclasses.replace(static, seed=seed, **sections)
+    sections: dict[str, Any] = {
+        section: dataclasses.replace(getattr(static, section), **numbers) for section, numbers in dynamic.items()
+    }
+    return dataclasses.replace(static, **sections | {"seed": seed})

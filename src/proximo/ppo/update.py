@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Int32, Key, Shaped
 
 from proximo.config import Config
 from proximo.policy.networks import flatten_time
@@ -27,22 +26,20 @@ from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.rollout.types import CriticState, Rollout
 from proximo.seeding import training_keys
+from proximo.types import AnyArray, PyTree, Struct
 
-PyTree = Any
 
-
-@struct.dataclass
-class Rates:
+class Rates(Struct):
     """The scheduled numbers of one update."""
 
-    learning: jax.Array
-    clip: jax.Array
-    entropy: jax.Array
+    learning: Float[Array, ""]
+    clip: Float[Array, ""]
+    entropy: Float[Array, ""]
 
 
 def initial_train_state(
-    params: dict[str, PyTree],
-    obs_stats: dict[str, PyTree],
+    params: dict[str, PyTree[Float[Array, "..."]]],
+    obs_stats: dict[str, PyTree[Float[Array, "..."]]],
     config: Config,
     reward_stats: dict[str, RunningStats | None],
     recipe: Recipe = BUILT_IN,
@@ -157,25 +154,27 @@ def current_rates(train: TrainState, name: str, config: Config) -> Rates:
 
 
 def normalized_rewards(
-    learner: LearnerState, rollout: Rollout, discounted: jax.Array, config: Config
-) -> tuple[jax.Array, RunningStats | None, jax.Array]:
+    learner: LearnerState, rollout: Rollout, discounted: Float[Array, " L"], config: Config
+) -> tuple[Float[Array, "T L"], RunningStats | None, Float[Array, " L"]]:
     """Rewards to learn from: clipped, then in units of the discounted return's deviation, this rollout included."""
-    reward, limit = rollout.reward, config.normalize.clip_rewards
+    reward, limit = jnp.asarray(rollout.reward), config.normalize.clip_rewards
     if limit is not None:
         reward = jnp.clip(reward, -limit, limit)
     if learner.reward_stats is None:
         return reward, None, discounted
-    discounted, sums = discounted_sums(discounted, reward, rollout.ended, config.ppo.gamma)
-    stats = update_stats(learner.reward_stats, sums.reshape(-1), rollout.valid.reshape(-1))
+    discounted, sums = discounted_sums(discounted, reward, jnp.asarray(rollout.ended), config.ppo.gamma)
+    stats = update_stats(learner.reward_stats, sums.reshape(-1), jnp.asarray(rollout.valid).reshape(-1))
     return scale_rewards(stats, reward), stats, discounted
 
 
-def looked_up(states: PyTree, env_row: jax.Array | None) -> PyTree:
+def looked_up(
+    states: PyTree[Shaped[Array, "rows ..."]], env_row: Int[Array, "*N"] | None
+) -> PyTree[Shaped[Array, "..."]]:
     """What critics see besides, of samples: the rows of `states` [T * E, ...] that are theirs. None without any."""
     return None if env_row is None else jax.tree.map(lambda leaf: leaf[env_row], states)
 
 
-def to_lanes(tree: PyTree, num_lanes: int, axis: int = 0) -> PyTree:
+def to_lanes(tree: PyTree[Shaped[AnyArray, "..."]], num_lanes: int, axis: int = 0) -> PyTree[Shaped[Array, "..."]]:
     """What belongs to environments [..., E, ...] as their lanes [..., L, ...] have it, at `axis`."""
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes // leaf.shape[axis], axis=axis), tree)
 
@@ -185,10 +184,10 @@ def training_samples(
     lanes: LearnerLanes,
     rollout: Rollout,
     critic_state: CriticState | None,
-    reward: jax.Array,
+    reward: Float[AnyArray, "T L"],
     policy: Policy,
     config: Config,
-) -> tuple[Samples, PyTree]:
+) -> tuple[Samples, PyTree[Shaped[Array, "L ..."]]]:
     """Values and log-probabilities of the whole rollout in one batch, advantages in time order, then flattened; and
     the critic's memory at the end."""
     params, stats = learner.params, learner.obs_stats
@@ -205,7 +204,7 @@ def training_samples(
         found = without_memory(params, stats, lanes.critic_carry, rollout, states, policy)
     _, last_value = policy.value(params, stats, found.critic_carry, rollout.last_obs, last)
     advantage, target = advantages(
-        reward,
+        jnp.asarray(reward),
         found.value,
         rollout.terminated,
         rollout.truncated,
@@ -216,7 +215,7 @@ def training_samples(
         None if rollout.settled is None else rollout.valid,
         rollout.settled,
     )
-    valid = (rollout.valid if rollout.settled is None else rollout.valid & rollout.settled).reshape(-1)
+    valid = jnp.asarray(rollout.valid if rollout.settled is None else rollout.valid & rollout.settled).reshape(-1)
     advantage = advantage.reshape(-1)
     if config.ppo.normalize_advantages == "batch":
         advantage = standardize_advantages(advantage, valid)
@@ -237,8 +236,8 @@ def training_samples(
     return samples, found.critic_carry
 
 
-Judgement = tuple[jax.Array, jax.Array, jax.Array]
-"""Values, advantages and targets of samples, each [N]."""
+Judgement = tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]
+"""Values, advantages and targets of samples."""
 
 
 def judged_again(
@@ -246,10 +245,10 @@ def judged_again(
     lanes: LearnerLanes,
     rollout: Rollout,
     critic_state: CriticState | None,
-    reward: jax.Array,
+    reward: Float[AnyArray, "T L"],
     policy: Policy,
     config: Config,
-    params: PyTree,
+    params: PyTree[Float[Array, "..."]],
 ) -> Judgement:
     """What the critic that `params` hold makes of a rollout that was collected by `learner` as it was."""
     given = (lanes, rollout, critic_state, reward, policy, config)
@@ -261,20 +260,27 @@ def judged(samples: Samples) -> Judgement:
     return samples.value, samples.advantage, samples.target
 
 
-@struct.dataclass
-class RolloutOutputs:
+class RolloutOutputs(Struct):
     """What the networks make of a rollout, before they learn from it."""
 
-    outputs: jax.Array  # [T, L, P]
-    value: jax.Array  # [T, L]
-    critic_memory: PyTree  # [T, L, ...] after each step
-    critic_carry: PyTree  # [L, ...] at the end of the rollout
-    episode_start: jax.Array | None  # [T * L] bool
-    carry: PyTree  # [T * L, ...] before each step
+    outputs: Float[Array, "T L P"]
+    value: Float[Array, "T L"]
+    critic_memory: PyTree[Shaped[Array, "T L ..."]]
+    """After each step."""
+    critic_carry: PyTree[Shaped[Array, "L ..."]]
+    """At the end of the rollout."""
+    episode_start: Bool[Array, "T*L"] | None
+    carry: PyTree[Shaped[Array, "T*L ..."]]
+    """Before each step."""
 
 
 def without_memory(
-    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
+    params: PyTree[Float[Array, "..."]],
+    stats: PyTree[Float[Array, "..."]],
+    critic_carry: PyTree[Shaped[Array, "L ..."]],
+    rollout: Rollout,
+    states: PyTree[Shaped[Array, "T L ..."]],
+    policy: Policy,
 ) -> RolloutOutputs:
     steps, lanes = rollout.reward.shape
     carry = policy.initial_carry(steps * lanes)
@@ -284,7 +290,12 @@ def without_memory(
 
 
 def with_memory(
-    params: PyTree, stats: PyTree, critic_carry: PyTree, rollout: Rollout, states: PyTree, policy: Policy
+    params: PyTree[Float[Array, "..."]],
+    stats: PyTree[Float[Array, "..."]],
+    critic_carry: PyTree[Shaped[Array, "L ..."]],
+    rollout: Rollout,
+    states: PyTree[Shaped[Array, "T L ..."]],
+    policy: Policy,
 ) -> RolloutOutputs:
     """Step by step through the rollout, from the memory at its start, forgetting where episodes end."""
     reset_mask, start = jnp.asarray(rollout.reset_mask), {"actor": rollout.carry, "critic": critic_carry}
@@ -297,31 +308,40 @@ def with_memory(
 
 
 def final_values(
-    params: PyTree, stats: PyTree, rollout: Rollout, states: PyTree, memory: PyTree, policy: Policy
-) -> jax.Array:
-    """Values [T, L] of the observations that truncated steps led to; the critic runs only at steps with one, with its
-    `memory` [T, L, ...] after the step."""
+    params: PyTree[Float[Array, "..."]],
+    stats: PyTree[Float[Array, "..."]],
+    rollout: Rollout,
+    states: PyTree[Shaped[Array, "T L ..."]],
+    memory: PyTree[Shaped[Array, "T L ..."]],
+    policy: Policy,
+) -> Float[Array, "T L"]:
+    """Values of the observations that truncated steps led to; the critic runs only at steps with one, with its `memory`
+    after the step."""
 
-    def step(_: None, now: tuple[PyTree, PyTree, jax.Array, PyTree]) -> tuple[None, jax.Array]:
+    def step(_: None, now: tuple[PyTree, PyTree, Bool[Array, " L"], PyTree]) -> tuple[None, Float[Array, " L"]]:
         final_obs, state, truncated, carry = now
         evaluate = lambda: policy.value(params, stats, carry, final_obs, state)[1]  # noqa: E731
         return None, jax.lax.cond(truncated.any(), evaluate, lambda: jnp.zeros(truncated.shape, jnp.float32))
 
-    return jax.lax.scan(step, None, (rollout.final_obs, states, rollout.truncated, memory))[1]
+    return jax.lax.scan(step, None, (rollout.final_obs, states, jnp.asarray(rollout.truncated), memory))[1]
+
+
+Loop = tuple[tuple[PyTree, PyTree], Int[Array, ""], Float[Array, ""], Metrics]
+"""Of the epochs: parameters and the optimizer's state, how many there were, the KL of the last, and sums of metrics."""
 
 
 def optimize(
     train: TrainState,
     name: str,
     samples: Samples,
-    states: PyTree,
+    states: PyTree[Shaped[Array, "rows ..."]],
     rates: Rates,
     policy: Policy,
     config: Config,
     recipe: Recipe = BUILT_IN,
     again: Callable[[PyTree], Judgement] | None = None,
     watch: bool = False,
-) -> tuple[PyTree, PyTree, Metrics]:
+) -> tuple[PyTree[Float[Array, "..."]], PyTree, Metrics]:
     """Epochs of shuffled minibatches, with memory of whole sequences; every epoch visits every sample exactly once.
     What critics see besides stands in `states` [T * E, ...], and is looked up for each minibatch.
 
@@ -350,7 +370,7 @@ def optimize(
         learner = descended(optimizer, gradients, opt_state, params, rates.learning, rates.learning * critic_share)
         return learner, metrics
 
-    def epoch(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+    def epoch(loop: Loop) -> Loop:
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
         cut = lambda leaf: leaf[order].reshape(num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
@@ -359,13 +379,13 @@ def optimize(
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
 
-    def rows_of(number: jax.Array, params: PyTree) -> Samples:
+    def rows_of(number: Int[Array, ""], params: PyTree) -> Samples:
         if again is None or not ppo.recompute_advantages:
             return rows
         value, advantage, target = jax.lax.cond(number == 0, lambda: judged(samples), lambda: again(params))
         return in_rows(replace(samples, value=value, advantage=advantage, target=target), config)
 
-    def unfinished(loop: tuple[Any, ...]) -> jax.Array:
+    def unfinished(loop: Loop) -> Bool[Array, ""]:
         _, number, kl, _ = loop
         more = number < ppo.epochs_per_update
         return more if ppo.target_kl is None else more & (kl <= ppo.target_kl)
@@ -386,14 +406,14 @@ def in_rows(samples: Samples, config: Config) -> Samples:
     return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
 
 
-def gradient_norms(gradients: PyTree) -> Metrics:
+def gradient_norms(gradients: PyTree[Float[Array, "..."]]) -> Metrics:
     """The norm of each gradient, as `gradient/actor/Dense_0/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     names = [f"gradient/{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in leaves]
     return {name: jnp.sqrt(jnp.square(leaf).sum()) for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def shuffled(key: jax.Array, size: int) -> jax.Array:
+def shuffled(key: Key[Array, ""], size: int) -> Int32[Array, " {size}"]:
     """A random order of 0 .. size - 1.
 
     Small ones are sorted as numbers whose high bits are random and whose low bits are the index: on CPU several times
@@ -403,4 +423,5 @@ def shuffled(key: jax.Array, size: int) -> jax.Array:
     if width > 12:
         return jax.random.permutation(key, size)
     low = jnp.uint32((1 << width) - 1)
-    return (jnp.sort(jax.random.bits(key, (size,)) & ~low | jnp.arange(size, dtype=jnp.uint32)) & low).astype(jnp.int32)
+    order: jax.Array = jnp.sort(jax.random.bits(key, (size,)) & ~low | jnp.arange(size, dtype=jnp.uint32)) & low
+    return order.astype(jnp.int32)

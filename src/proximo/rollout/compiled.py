@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+from jaxtyping import Array, Float, Key, Shaped
 
 from proximo.compile import key_of
-from proximo.envs.api import CompiledEnv, PyTree, Timestep
+from proximo.envs.api import CompiledEnv, Timestep
 from proximo.envs.keys import env_key
-from proximo.policy.behaviour import Behaviour, draw_actions
+from proximo.policy.behaviour import Behaviour, ByGroup, draw_actions
 from proximo.policy.recurrent import forget
-from proximo.rollout.episodes import count_episodes
+from proximo.rollout.episodes import SuccessReturn, count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState
+from proximo.types import PyTree, Struct
 
 
-@struct.dataclass
-class StepView:
+class StepView(Struct):
     """One step: what was seen and done, what came of it, and where the environments stand then."""
 
     before: RunnerState
-    action: dict[str, PyTree]  # [L, ...] in the distributions' own coordinates
-    taken: dict[str, PyTree]  # [L, ...] as the environment took them
+    action: ByGroup
+    """In the distributions' own coordinates."""
+    taken: ByGroup
+    """As the environment took them."""
     outcome: Timestep
     episodes: Episodes
     after: RunnerState
@@ -45,7 +46,7 @@ class CompiledRunner:
         """What it is, as part of the keys of programs: asked for each time, since the environment may be changed."""
         return key_of(env_key(self.env), self.behaviour.key, self._frames.num)
 
-    def start(self, key: jax.Array, task: PyTree = None) -> RunnerState:
+    def start(self, key: Key[Array, ""], task: PyTree[Shaped[Array, "E ..."]] = None) -> RunnerState:
         """All environments reset."""
         env_state, first = self.env.reset(key, task)
         sizes = {name: group.size for name, group in self.env.spec.groups.items()}
@@ -65,21 +66,28 @@ class CompiledRunner:
         self,
         chosen: PyTree,
         start: RunnerState,
-        noise: PyTree,
-        keys: jax.Array,
+        noise: dict[str, PyTree[Float[Array, "T _ ..."]]] | None,
+        keys: Key[Array, " T"],
         keep: Callable[[StepView], PyTree],
-        success_return: Any = None,
-    ) -> tuple[RunnerState, PyTree]:
-        """A step for each of the `keys` [T], with actions drawn from `noise` [T, ...] or the most likely ones (None);
-        what `keep` keeps of each of them, leaves [T, ...]."""
+        success_return: SuccessReturn = None,
+    ) -> tuple[RunnerState, PyTree[Shaped[Array, "T ..."]]]:
+        """A step for each of the `keys`, with actions drawn from `noise` or the most likely ones (None); what `keep`
+        keeps of each of them."""
 
-        def step(state: RunnerState, now: tuple[PyTree, jax.Array]) -> tuple[RunnerState, PyTree]:
+        def step(state: RunnerState, now: tuple[PyTree, Key[Array, ""]]) -> tuple[RunnerState, PyTree]:
             view = self._step(chosen, state, *now, success_return)
             return view.after, keep(view)
 
         return jax.lax.scan(step, start, (noise, keys))
 
-    def _step(self, chosen: PyTree, state: RunnerState, noise: PyTree, key: jax.Array, success_return: Any) -> StepView:
+    def _step(
+        self,
+        chosen: PyTree,
+        state: RunnerState,
+        noise: dict[str, PyTree[Float[Array, "_ ..."]]] | None,
+        key: Key[Array, ""],
+        success_return: SuccessReturn,
+    ) -> StepView:
         """Only the actors run here; values and log-probabilities come later, in one batch."""
         everywhere, policies = slice(0, self.env.num_envs), self.behaviour.policies
         memory, outputs = self.behaviour.act(chosen, state.carry, state.obs, everywhere)
@@ -103,7 +111,12 @@ class CompiledRunner:
 
 
 def collect(
-    runner: CompiledRunner, chosen: PyTree, start: RunnerState, noise: PyTree, keys: jax.Array, success_return: Any
+    runner: CompiledRunner,
+    chosen: PyTree,
+    start: RunnerState,
+    noise: dict[str, PyTree[Float[Array, "T _ ..."]]] | None,
+    keys: Key[Array, " T"],
+    success_return: SuccessReturn,
 ) -> tuple[RunnerState, Experience]:
     """Step every environment once for each of the `keys`, and record what happens."""
 

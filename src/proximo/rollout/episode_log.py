@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from jaxtyping import Array, Bool, Float, Shaped
 
 from proximo.compile import cached, compiled, jit, key_of, shapes
 from proximo.config import EnvConfig, EvalConfig
-from proximo.envs.api import HostEnv, HostSource, JaxEnv, PyTree
+from proximo.envs.api import HostEnv, HostSource, JaxEnv
 from proximo.envs.compiled.vectorize import VectorizedEnv
-from proximo.policy.behaviour import Behaviour, Learners, actors
+from proximo.policy.behaviour import Behaviour, Learner, Learners, actors
+from proximo.policy.normalize import RunningStats
 from proximo.policy.policies import Policies
+from proximo.policy.policy import Params, Stats
 from proximo.rollout.compiled import CompiledRunner, StepView
 from proximo.rollout.evaluate import step_limit, step_noise
 from proximo.rollout.host import HostRunner, after
@@ -27,6 +30,7 @@ from proximo.rollout.host_actor import packed
 from proximo.rollout.types import RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 from proximo.spaces import cast, leaves, pick
+from proximo.types import AnyArray, PyTree
 
 MAX_STEPS = 3_000
 """Steps after which a log is cut: it is there to be looked at."""
@@ -38,15 +42,17 @@ STEPS_PER_CALL = 32
 class Steps(NamedTuple):
     """Some steps of one environment, leaves [T, L, ...] by group and [T, 1, ...]."""
 
-    obs: dict[str, PyTree]
-    critic_state: PyTree
-    taken: dict[str, PyTree]  # actions as the environment took them
-    reward: dict[str, Any]
-    terminated: dict[str, Any]
-    valid: dict[str, Any]
-    reset_mask: dict[str, Any]
-    reset: Any
-    env: PyTree  # of compiled environments: their own states before and after each step; None if it has moved on
+    obs: dict[str, PyTree[Shaped[AnyArray, "T _ ..."]]]
+    critic_state: PyTree[Shaped[AnyArray, "T 1 ..."]]
+    taken: dict[str, PyTree[Shaped[AnyArray, "T _ ..."]]]
+    """Actions as the environment took them."""
+    reward: dict[str, Float[AnyArray, "T _"]]
+    terminated: dict[str, Bool[AnyArray, "T _"]]
+    valid: dict[str, Bool[AnyArray, "T _"]]
+    reset_mask: dict[str, Bool[AnyArray, "T _"]]
+    reset: Bool[AnyArray, "T 1"]
+    env: PyTree
+    """Of compiled environments: their own states before and after each step; None if it has moved on."""
 
     def until_end(self) -> Steps:
         """Those up to the end of the first episode, if it ends here."""
@@ -60,14 +66,25 @@ class Steps(NamedTuple):
         return bool(self.reset[-1, 0])
 
 
+@runtime_checkable
+class LoggedAgent(Learner, Protocol):
+    """Parameters, statistics and networks of a group."""
+
+    @property
+    def reward_stats(self) -> RunningStats | None: ...
+    @property
+    def networks(self) -> list[str]: ...
+
+
+@runtime_checkable
 class LoggedAgents(Protocol):
     """Whose episode it is."""
 
-    policies: Policies
-
     @property
-    def groups(self) -> Mapping[str, Any]:
-        """The agent of each group: its parameters, statistics and networks."""
+    def policies(self) -> Policies: ...
+    @property
+    def groups(self) -> Mapping[str, LoggedAgent]:
+        """The agent of each group."""
         ...
 
 
@@ -105,15 +122,14 @@ def compiled_steps(
 
 def _kept(view: StepView) -> Steps:
     groups = view.outcome.groups
-    each = lambda field: {name: getattr(step, field) for name, step in groups.items()}  # noqa: E731
     return Steps(
         obs=view.before.obs,
         critic_state=view.before.critic_state,
         taken=view.taken,
-        reward=each("reward"),
-        terminated=each("terminated"),
-        valid=each("valid"),
-        reset_mask=each("reset_mask"),
+        reward={name: step.reward for name, step in groups.items()},
+        terminated={name: step.terminated for name, step in groups.items()},
+        valid={name: step.valid for name, step in groups.items()},
+        reset_mask={name: step.reset_mask for name, step in groups.items()},
         reset=view.outcome.reset,
         env=None,
     )
@@ -130,25 +146,22 @@ def host_steps(
         noise = step_noise(policies, key, 1, jnp.arange(first, first + STEPS_PER_CALL, dtype=jnp.int32))
         done = runner.run(acting, state, noise, lambda: bool(runner.ends.any()))
         played = runner.rollout(state, done)
-        part = lambda tree, done=done: jax.tree.map(lambda leaf: np.array(leaf[:done]), tree)  # noqa: E731
-        each = lambda field: {name: getattr(own, field) for name, own in played.groups.items()}  # noqa: B023, E731
         taken = {
             name: jax.device_get(policy.distribution.to_env(jax.tree.map(jnp.asarray, played.groups[name].action)))
             for name, policy in policies.items()
         }
-        yield part(
-            Steps(
-                obs=each("obs"),
-                critic_state=None if played.critic_state is None else played.critic_state.seen,
-                taken=taken,
-                reward=each("reward"),
-                terminated=each("terminated"),
-                valid=each("valid"),
-                reset_mask=each("reset_mask"),
-                reset=played.reset,
-                env=None,
-            )
+        whole = Steps(
+            obs={name: own.obs for name, own in played.groups.items()},
+            critic_state=None if played.critic_state is None else played.critic_state.seen,
+            taken=taken,
+            reward={name: own.reward for name, own in played.groups.items()},
+            terminated={name: own.terminated for name, own in played.groups.items()},
+            valid={name: own.valid for name, own in played.groups.items()},
+            reset_mask={name: own.reset_mask for name, own in played.groups.items()},
+            reset=played.reset,
+            env=None,
         )
+        yield Steps(*jax.tree.map(lambda leaf, done=done: np.array(leaf[:done]), tuple(whole)))
         state = after(state, played)
         first += done
 
@@ -231,27 +244,35 @@ def expected(agents: LoggedAgents, steps: Steps) -> list[float] | None:
     return [float(value) for value in np.concatenate(found, axis=1).mean(1)]
 
 
-def _critic(policies: Policies, name: str) -> Any:
+def _critic(policies: Policies, name: str) -> Callable[..., jax.Array]:
     """A function from what the lanes of one environment saw to values [T, L]."""
     policy = policies[name]
 
     def values(
-        params: PyTree, stats: PyTree, rewards: Any, obs: PyTree, state: PyTree, episode_start: jax.Array
-    ) -> jax.Array:
+        params: Params,
+        stats: Stats,
+        rewards: RunningStats | None,
+        obs: PyTree[Shaped[AnyArray, "T L ..."]],
+        state: PyTree[Shaped[AnyArray, "T 1 ..."]],
+        episode_start: Bool[AnyArray, "T L"],
+    ) -> Float[Array, "T L"]:
         num_lanes = episode_start.shape[1]
 
-        def step(carry: PyTree, now: tuple[Any, ...]) -> tuple[PyTree, jax.Array]:
+        def step(carry: PyTree, now: tuple[PyTree, PyTree, Bool[Array, " L"]]) -> tuple[PyTree, Float[Array, " L"]]:
             obs, state, reset_mask = now
             state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_lanes, axis=0), state)
             given = (policy.forget(carry, reset_mask), policies.seen(name, obs), state)
             return policy.value(params, stats, *given, rewards)
 
-        return jax.lax.scan(step, policy.initial_carry(num_lanes)["critic"], (obs, state, episode_start))[1]
+        return jax.lax.scan(step, policy.initial_carry(num_lanes)["critic"], (obs, state, jnp.asarray(episode_start)))[
+            1
+        ]
 
-    return jit(values)
+    program: Callable[..., jax.Array] = jit(values)
+    return program
 
 
-def columns(space: spaces.Space, actions: PyTree, whose: str = "") -> list[dict[str, Any]]:
+def columns(space: spaces.Space[Any], actions: PyTree, whose: str = "") -> list[dict[str, Any]]:
     """Actions [T, ...] as named columns of numbers; `choices` are the numbers that a discrete one can be."""
     members, found = cast(space, actions), list[dict[str, Any]]()
     for path, leaf in leaves(space):
@@ -264,7 +285,7 @@ def columns(space: spaces.Space, actions: PyTree, whose: str = "") -> list[dict[
     return found
 
 
-def _choices(leaf: spaces.Space, component: int) -> list[int] | None:
+def _choices(leaf: spaces.Space[Any], component: int) -> list[int] | None:
     """The first and the last number that a component can be; None for continuous ones."""
     if isinstance(leaf, spaces.MultiBinary):
         return [0, 1]

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import Any
+from types import ModuleType
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int8
 
-from proximo.envs.api import Array, Timestep
+from proximo.envs.api import Timestep
 from proximo.rollout.types import Episodes
+from proximo.types import AnyArray
 
-Running = tuple[Array, dict[str, Array]]
-"""Of the running episodes: their lengths [E], and the sums of each agent's rewards [E, K] by group."""
+Running = tuple[Int[AnyArray, " E"], dict[str, Float[AnyArray, "E _"]]]
+"""Of the running episodes: their lengths, and the sums of each agent's rewards [E, K] by group."""
+SuccessReturn = float | Float[Array, ""] | None
+"""The setting `track.success_return`: as it stands, or as the argument of a compiled program."""
 
 
-def count_episodes(running: Running, moved: Timestep, success_return: Any, xp: Any = jnp) -> tuple[Running, Episodes]:
+def count_episodes(
+    running: Running, moved: Timestep, success_return: SuccessReturn, xp: ModuleType = jnp
+) -> tuple[Running, Episodes]:
     """The running episodes after a step, and those that ended with it. A step counts if anybody's action did. The
     return of an episode is the mean of its agents' returns. Arrays of JAX, or of NumPy (`xp`)."""
     length, returns = running
@@ -37,18 +45,33 @@ def count_episodes(running: Running, moved: Timestep, success_return: Any, xp: A
     return (xp.where(moved.reset, xp.zeros_like(length), length), left), episodes
 
 
-def env_valid(groups: Any, num_envs: int) -> Array:
-    """[..., E] the steps that count: those in which anybody's action did."""
+@runtime_checkable
+class Counted(Protocol):
+    """Of lanes, whether their actions counted."""
+
+    @property
+    def valid(self) -> Bool[AnyArray, "*T L"]: ...
+
+
+def env_valid(groups: Mapping[str, Counted], num_envs: int) -> Bool[AnyArray, "*T {num_envs}"]:
+    """The steps that count: those in which anybody's action did."""
     return any_member({name: step.valid for name, step in groups.items()}, num_envs)
 
 
-def any_member(flags: dict[str, Array], num_envs: int) -> Array:
-    """[..., E] whether flags [..., L] are true of any agent of an environment."""
-    return reduce(or_, (own.reshape(*own.shape[:-1], num_envs, -1).any(-1) for own in flags.values()))
+def any_member(flags: dict[str, Bool[AnyArray, "*T _"]], num_envs: int) -> Bool[AnyArray, "*T {num_envs}"]:
+    """Whether flags [T, L] are true of any agent of an environment."""
+    found: AnyArray = reduce(or_, (own.reshape(*own.shape[:-1], num_envs, -1).any(-1) for own in flags.values()))  # type: ignore[assignment]
+    return found
 
 
-def succeeded(said: Array, terminated: Array, episode_return: Array, success_return: Any) -> Array:
+def succeeded(
+    said: Int8[AnyArray, " E"],
+    terminated: Bool[AnyArray, " E"],
+    episode_return: Float[AnyArray, " E"],
+    success_return: SuccessReturn,
+) -> Bool[AnyArray, " E"]:
     """Whether each ending episode was a success: as the environment says, else by `track.success_return`, else if it
     terminated. Where `said` is negative, the environment does not say."""
-    reached = terminated if success_return is None else episode_return >= success_return
-    return (said == 1) | ((said < 0) & reached)
+    reached: AnyArray = terminated if success_return is None else episode_return >= success_return
+    found: AnyArray = (said == 1) | ((said < 0) & reached)
+    return found

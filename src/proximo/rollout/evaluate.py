@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+from numpy.typing import NDArray
 
 from proximo.compile import cached, compiled, jit, key_of, shapes
 from proximo.config import EnvConfig, EvalConfig
-from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, PyTree
+from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.policies import Policies
@@ -27,6 +29,7 @@ from proximo.rollout.host_actor import packed
 from proximo.rollout.summary import Evaluation
 from proximo.rollout.types import Episodes, RunnerState
 from proximo.seeding import EVALUATION_OFFSET, evaluation_action_key, evaluation_key
+from proximo.types import AnyArray, PyTree
 
 MAX_ENVS = 64
 STEPS_PER_CALL, HOST_STEPS = 64, 16
@@ -34,6 +37,7 @@ STEPS_PER_CALL, HOST_STEPS = 64, 16
 Of host environments they are recorded, which takes memory."""
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Evaluation of policies; frozen statistics, environments and random streams of its own."""
 
@@ -90,7 +94,7 @@ class Cuts:
         self.limit = limit
         self._noticed = False
 
-    def count(self, truncated: np.ndarray, lengths: np.ndarray) -> int:
+    def count(self, truncated: Bool[AnyArray, " N"], lengths: Int[AnyArray, " N"]) -> int:
         """Of finished episodes, those that were cut."""
         return int((truncated & (lengths >= self.limit)).sum()) if self.limit else 0
 
@@ -103,24 +107,26 @@ class Cuts:
         return [f"{said}: the environment names no limit, and eval.max_steps sets one."]
 
 
-def quotas(episodes: int, num_envs: int) -> np.ndarray:
-    """[E] episodes that each environment plays: `episodes` in all, as equal as they can be."""
+def quotas(episodes: int, num_envs: int) -> Int[NDArray[Any], " {num_envs}"]:
+    """Episodes that each environment plays: `episodes` in all, as equal as they can be."""
     return np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
 
 
 class Played(NamedTuple):
     """What finished in some steps."""
 
-    episodes: Episodes  # [T, E]
-    truncated: Any  # [T, E] bool: whether somebody's episode was cut
+    episodes: Episodes
+    truncated: Bool[AnyArray, "*T E"]
+    """Whether somebody's episode was cut."""
 
 
+@runtime_checkable
 class Play(Protocol):
     """Episodes on environments of either kind."""
 
     notices: list[str]
 
-    def __call__(self, chosen: PyTree, stop: Callable[[np.ndarray], bool]) -> Iterator[Played]:
+    def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         """All environments from their start on, for ever, some steps at a time. `stop` may be asked within them, with
         the ends of episodes [T, E] since the last time that some were given out."""
         ...
@@ -131,7 +137,7 @@ class Play(Protocol):
 class QuotaEvaluator:
     """An `Evaluator`: plays until every environment has met its quota."""
 
-    def __init__(self, play: Play, quota: np.ndarray, groups: Groups, cuts: Cuts):
+    def __init__(self, play: Play, quota: NDArray[Any], groups: Groups, cuts: Cuts):
         self.quota = quota
         self.played = 0
         self.notices: list[str] = []
@@ -145,10 +151,11 @@ class QuotaEvaluator:
         if stop():
             return None
 
-        def counts(more: Any = 0) -> np.ndarray:
-            return np.minimum(np.array([len(episodes) for episodes in finished]) + more, self.quota)
+        def counts(more: Any = 0) -> NDArray[Any]:
+            found: NDArray[Any] = np.minimum(np.array([len(episodes) for episodes in finished]) + more, self.quota)
+            return found
 
-        def enough(ends: np.ndarray) -> bool:
+        def enough(ends: NDArray[Any]) -> bool:
             self.played = int((now := counts(ends.sum(0))).sum())
             return stop() or bool((now == self.quota).all())
 
@@ -170,15 +177,15 @@ class QuotaEvaluator:
         self._play.close()
 
     def _evaluation(self, played: Played) -> Evaluation:
-        episodes: Any = played.episodes
+        episodes = played.episodes
         cut = self._cuts.count(played.truncated, episodes.length)
         self.notices += self._play.notices + self._cuts.in_words(cut, len(episodes.length))
         self._play.notices.clear()
         each = np.concatenate([episodes.members[name] for name in self._groups], axis=-1).astype(np.float64)
         return Evaluation(
-            returns=episodes.episode_return.astype(np.float64),
-            lengths=episodes.length.astype(np.float64),
-            successes=episodes.success,
+            returns=np.asarray(episodes.episode_return, np.float64),
+            lengths=np.asarray(episodes.length, np.float64),
+            successes=np.asarray(episodes.success),
             cut=cut,
             agents=self._groups.by_name(each),
             by_agent=each,
@@ -196,7 +203,7 @@ class CompiledPlay:
         self._start: Any = None
         self._run: Any = None
 
-    def __call__(self, chosen: PyTree, stop: Callable[[np.ndarray], bool]) -> Iterator[Played]:
+    def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         program = key_of(self._runner.key, (self._keys[1] is None, self._success_return))
         if self._start is None:
             start = self._runner.start
@@ -215,7 +222,11 @@ class CompiledPlay:
         """Nothing is held open."""
 
     def _steps(
-        self, keys: tuple[jax.Array, jax.Array | None], chosen: PyTree, state: RunnerState, first: jax.Array
+        self,
+        keys: tuple[Key[Array, ""], Key[Array, ""] | None],
+        chosen: PyTree,
+        state: RunnerState,
+        first: Int[Array, ""],
     ) -> tuple[RunnerState, Played]:
         num_envs = self._runner.env.num_envs
         steps = first + jnp.arange(STEPS_PER_CALL, dtype=jnp.int32)
@@ -229,8 +240,10 @@ class CompiledPlay:
         return self._runner.run(chosen, state, noise, env_keys, keep, self._success_return)
 
 
-def step_noise(policies: Policies, key: jax.Array | None, num_envs: int, steps: jax.Array) -> PyTree:
-    """What actions are drawn from at the `steps` [T], leaves [T, L, ...]: addressed by the step. None without a key."""
+def step_noise(
+    policies: Policies, key: Key[Array, ""] | None, num_envs: int, steps: Int[Array, " T"]
+) -> dict[str, PyTree[Float[Array, "T _ ..."]]] | None:
+    """What actions are drawn from at the `steps`, [T, L, ...]: addressed by the step. None without a key."""
     if key is None:
         return None
     return jax.vmap(lambda step: draw_noise(policies, jax.random.fold_in(key, step), num_envs))(steps)
@@ -265,7 +278,7 @@ class HostPlay:
         )
         self._success_return = success_return
 
-    def __call__(self, chosen: PyTree, stop: Callable[[np.ndarray], bool]) -> Iterator[Played]:
+    def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         if self._env is None:
             self._env = self._source.open_envs(self._num_envs, self._config)
             self._env.notices.clear()  # how they are stepped was said when training began

@@ -8,43 +8,49 @@ not part of the observation here, and stay as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 from gymnasium import spaces
+from jaxtyping import Shaped
+from numpy.typing import NDArray
 
-from proximo.envs.api import Groups, LaneStep, PyTree
+from proximo.envs.api import Groups, LaneStep
 from proximo.errors import UserError
 from proximo.spaces import Path, build, channel_axis, pick, shown
+from proximo.types import AnyArray, PyTree
 
 
 @dataclass(frozen=True)
 class Stacking:
     """How `num` observations of `space` become one. Works on arrays of NumPy and of JAX, with any leading axes."""
 
-    space: spaces.Space
+    space: spaces.Space[Any]
     num: int
 
-    def first(self, obs: PyTree, xp: Any = np) -> PyTree:
+    def first(self, obs: PyTree, xp: ModuleType = np) -> PyTree[Shaped[AnyArray, "..."]]:
         """What is seen at the start of an episode."""
 
-        def leaf(path: Path, leaf: spaces.Space) -> Any:
+        def leaf(path: Path, leaf: spaces.Space[Any]) -> Any:
             return xp.concatenate([self._frame(obs, path, leaf, xp)] * self.num, axis=_axis(leaf))
 
         return build(self.space, leaf)
 
-    def following(self, stacked: PyTree, obs: PyTree, xp: Any = np) -> PyTree:
+    def following(
+        self, stacked: PyTree[Shaped[AnyArray, "..."]], obs: PyTree, xp: ModuleType = np
+    ) -> PyTree[Shaped[AnyArray, "..."]]:
         """`stacked` without its oldest observation, and with `obs` at its end."""
 
-        def leaf(path: Path, leaf: spaces.Space) -> Any:
+        def leaf(path: Path, leaf: spaces.Space[Any]) -> Any:
             new, axis, old = self._frame(obs, path, leaf, xp), _axis(leaf), pick(stacked, path)
             kept = old[..., new.shape[axis] :, :, :] if axis == -3 else old[..., new.shape[axis] :]
             return xp.concatenate([kept.astype(new.dtype), new], axis=axis)
 
         return build(self.space, leaf)
 
-    def _frame(self, obs: PyTree, path: Path, leaf: spaces.Space, xp: Any) -> Any:
+    def _frame(self, obs: PyTree, path: Path, leaf: spaces.Space[Any], xp: ModuleType) -> Any:
         array = xp.asarray(pick(obs, path))
         return array if leaf.shape else array[..., None]
 
@@ -57,7 +63,7 @@ class FrameStacker:
     action = agent.act(frames.step(obs))      # each one after
     """
 
-    def __init__(self, observation_space: spaces.Space, num: int):
+    def __init__(self, observation_space: spaces.Space[Any], num: int):
         self._stacking = Stacking(observation_space, num)
         self._seen: PyTree = None
 
@@ -70,17 +76,17 @@ class FrameStacker:
         return self._seen
 
 
-def stacked_space(space: spaces.Space, num: int) -> spaces.Space:
+def stacked_space(space: spaces.Space[Any], num: int) -> spaces.Space[Any]:
     """Of `num` observations of `space`."""
     return _stacked(space, num, ())
 
 
-def _axis(leaf: spaces.Space) -> int:
+def _axis(leaf: spaces.Space[Any]) -> int:
     """Along which observations are stacked, counted from the end."""
     return -3 if channel_axis(leaf) == 0 else -1
 
 
-def _stacked(space: spaces.Space, num: int, path: Path) -> spaces.Space:
+def _stacked(space: spaces.Space[Any], num: int, path: Path) -> spaces.Space[Any]:
     if isinstance(space, spaces.Dict):
         return spaces.Dict([(key, _stacked(inner, num, (*path, key))) for key, inner in space.spaces.items()])
     if isinstance(space, spaces.Tuple):
@@ -94,10 +100,10 @@ def _stacked(space: spaces.Space, num: int, path: Path) -> spaces.Space:
     return made
 
 
-def _stacked_leaf(leaf: spaces.Space, num: int) -> spaces.Space:
+def _stacked_leaf(leaf: spaces.Space[Any], num: int) -> spaces.Space[Any]:
     dtype: Any = leaf.dtype
 
-    def repeated(array: Any) -> np.ndarray:
+    def repeated(array: Any) -> NDArray[Any]:
         return np.concatenate([np.atleast_1d(array)] * num, axis=_axis(leaf))
 
     if isinstance(leaf, spaces.Box):
@@ -121,11 +127,15 @@ class FrameStack:
         """With the observation spaces that policies see."""
         self._stackings = {name: Stacking(group.observation_space, num) for name, group in groups.items()}
 
-    def first(self, name: str, obs: PyTree, xp: Any = np) -> PyTree:
+    def first(
+        self, name: str, obs: PyTree[Shaped[AnyArray, "L ..."]], xp: ModuleType = np
+    ) -> PyTree[Shaped[AnyArray, "L ..."]]:
         """What the lanes of a group see at the start of an episode."""
         return obs if self.num == 1 else self._stackings[name].first(obs, xp)
 
-    def following(self, name: str, before: PyTree, step: LaneStep, xp: Any = np) -> tuple[PyTree, PyTree]:
+    def following(
+        self, name: str, before: PyTree[Shaped[AnyArray, "L ..."]], step: LaneStep, xp: ModuleType = np
+    ) -> tuple[PyTree[Shaped[AnyArray, "L ..."]], PyTree[Shaped[AnyArray, "L ..."]]]:
         """What lanes see after a step, who saw `before`: in the next episode, where that has begun; and at its end."""
         if self.num == 1:
             return step.obs, step.final_obs
@@ -133,7 +143,7 @@ class FrameStack:
         final, on = (stacking.following(before, obs, xp) for obs in (step.final_obs, step.obs))
         first, begins = stacking.first(step.obs, xp), step.reset_mask
 
-        def chosen(new: Any, on: Any) -> Any:
+        def chosen(new: Shaped[AnyArray, "L *S"], on: Shaped[AnyArray, "L *S"]) -> Any:
             return xp.where(begins.reshape(begins.shape + (1,) * (new.ndim - begins.ndim)), new, on)
 
         return jax.tree.map(chosen, first, on), final

@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
+from jaxtyping import Array, Bool, Int8, Key, Shaped
+from numpy.typing import NDArray
 
 from proximo.compile import cached, key_of
-from proximo.envs.api import HostEnv, LaneStep, PyTree, Timestep, envs_of, lanes_of
+from proximo.envs.api import HostEnv, LaneStep, Timestep, envs_of, lanes_of
 from proximo.envs.host.bounds import outside
 from proximo.errors import EnvError
 from proximo.policy.behaviour import Behaviour
+from proximo.policy.policy import Policy
 from proximo.policy.recurrent import forget
-from proximo.rollout.episodes import count_episodes
+from proximo.rollout.episodes import Running, SuccessReturn, count_episodes
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.host_actor import (
     aligned_zeros,
@@ -32,29 +34,31 @@ from proximo.rollout.host_actor import (
 )
 from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState
 from proximo.spaces import Path, leaves, pick, shown
+from proximo.types import AnyArray, PyTree, Struct
 
 
-@struct.dataclass
-class HostRollout:
+class HostRollout(Struct):
     """A rollout from host environments, and what is needed to go on after it."""
 
     groups: dict[str, Rollout]
     critic_state: CriticState | None
-    reset: np.ndarray  # [T, E] bool
-    success: np.ndarray  # [T, E] int8
-    action_mask: dict[str, Any]  # [L, ...] bool of what the policies see next, or None
-    carry: dict[str, PyTree]  # [L, ...] the actors' memory after the rollout
+    reset: Bool[AnyArray, "T E"]
+    success: Int8[AnyArray, "T E"]
+    action_mask: dict[str, PyTree[Bool[AnyArray, "_ ..."]]]
+    """[L, ...] of what the policies see next, or None."""
+    carry: dict[str, PyTree[Shaped[AnyArray, "_ ..."]]]
+    """[L, ...] the actors' memory after the rollout."""
 
 
 class StepBuffers(NamedTuple):
     """Where one step of one part is written down: views, made once."""
 
     seen: list[Any]  # observations and action masks, as the actor takes them, leaf by leaf: of this step, or of all
-    action: list[np.ndarray]  # leaf by leaf, of all groups
-    outcome: list[np.ndarray]  # what is written of every step, in the order of `_outcome`
+    action: list[NDArray[Any]]  # leaf by leaf, of all groups
+    outcome: list[NDArray[Any]]  # what is written of every step, in the order of `_outcome`
     obs: dict[str, tuple[PyTree, PyTree]]  # with stacked frames: before the step, and after it
-    ended: list[np.ndarray]  # flags of which one is true where what the step led to is written, too
-    final: list[np.ndarray]
+    ended: list[NDArray[Any]]  # flags of which one is true where what the step led to is written, too
+    final: list[NDArray[Any]]
 
 
 class HostRunner:
@@ -80,7 +84,7 @@ class HostRunner:
         self._frames = FrameStack(self._groups, frame_stack)
         # Handing over an array that is on the device already costs a fraction of handing over one of NumPy's.
         self._times = [jnp.int32(t) for t in range(steps)]
-        self._chosen = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chosen)
+        self._chosen = jax.eval_shape(lambda tree: tree, chosen)
         self._envs = [envs_of(part) for part in env.parts]
         self._looks_at_bounds = look_at_bounds
         self._noticed: set[Path] = set()
@@ -156,8 +160,8 @@ class HostRunner:
         return done
 
     @property
-    def ends(self) -> np.ndarray:
-        """[t, E] where episodes have come to their end, in the steps of this `run` so far."""
+    def ends(self) -> Bool[NDArray[Any], "t E"]:
+        """Where episodes have come to their end, in the steps of this `run` so far."""
         return self._reset[: self._seen]
 
     def rollout(self, start: RunnerState, done: int | None = None) -> HostRollout:
@@ -219,7 +223,7 @@ class HostRunner:
         for path, leaf in () if space is None else leaves(space):
             self._look_at(("",), "a critic_state", path, leaf, pick(self._critic_state, path)[:done])
 
-    def _look_at(self, members: tuple[str, ...], what: str, path: Path, leaf: Any, values: np.ndarray) -> None:
+    def _look_at(self, members: tuple[str, ...], what: str, path: Path, leaf: Any, values: NDArray[Any]) -> None:
         """Of numbers [T, E * K, ...] that environments gave to each of the K `members`."""
         place = (*members, what, *path)
         wrong = None if place in self._noticed else outside(leaf, values)
@@ -333,17 +337,16 @@ class HostRunner:
 
         steps = {}
         for name, record in self._record.items():
-            here = lambda tree, name=name: lanes(tree, name, t)  # noqa: E731
             steps[name] = LaneStep(
                 obs=lanes(self._obs[name], name, t + 1),
                 action_mask=lanes(self._masks[name], name, t + 1),
-                reward=here(record.reward),
-                terminated=here(record.terminated),
-                truncated=here(record.truncated),
-                final_obs=here(record.final_obs),
-                valid=here(record.valid),
-                present=here(record.present),
-                alive=here(record.alive),
+                reward=lanes(record.reward, name, t),
+                terminated=lanes(record.terminated, name, t),
+                truncated=lanes(record.truncated, name, t),
+                final_obs=lanes(record.final_obs, name, t),
+                valid=lanes(record.valid, name, t),
+                present=lanes(record.present, name, t),
+                alive=lanes(record.alive, name, t),
                 acts=at(self._acts[name], lanes_of(envs, self._groups[name].size)),
             )
         place = Timestep(
@@ -364,15 +367,17 @@ class HostRunner:
             action=jax.tree.leaves({name: lanes(record.action, name, t) for name, record in self._record.items()}),
             outcome=jax.tree.leaves(_outcome(place, not stacks)),
             obs={name: (lanes(self._obs[name], name, t), steps[name].obs) for name in steps},
-            ended=[step.truncated for step in steps.values()],
+            ended=[np.asarray(step.truncated) for step in steps.values()],
             final=jax.tree.leaves(finals),
         )
 
 
-def make_experience(state: RunnerState, played: HostRollout, success_return: Any) -> tuple[RunnerState, Experience]:
+def make_experience(
+    state: RunnerState, played: HostRollout, success_return: SuccessReturn
+) -> tuple[RunnerState, Experience]:
     """The experience of a rollout, with the episodes that finished in it, and where the environments stand after it."""
 
-    def step(running: Any, now: Timestep) -> tuple[Any, Episodes]:
+    def step(running: Running, now: Timestep) -> tuple[Running, Episodes]:
         return count_episodes(running, now, success_return)
 
     running = (state.episode_length, state.episode_return)
@@ -402,10 +407,10 @@ def after(state: RunnerState, played: HostRollout) -> RunnerState:
     )
 
 
-def _action_types(policy: Any, lanes: int) -> PyTree:
+def _action_types(policy: Policy, lanes: int) -> PyTree[jax.ShapeDtypeStruct]:
     """Shapes and types of actions [L, ...] in a policy's own coordinates."""
 
-    def drawn(key: jax.Array) -> PyTree:
+    def drawn(key: Key[Array, ""]) -> PyTree[Shaped[Array, "..."]]:
         outputs = jnp.zeros((lanes, policy.distribution.num_params), jnp.float32)
         return policy.distribution.sample(outputs, policy.distribution.noise(key, (lanes,)))
 
@@ -425,6 +430,6 @@ def _outcome(moved: Timestep, shown: bool) -> PyTree:
     return each, moved.reset, moved.success, moved.critic_state
 
 
-def _write(targets: list[np.ndarray], values: list[Any]) -> None:
+def _write(targets: list[NDArray[Any]], values: list[Any]) -> None:
     for target, value in zip(targets, values, strict=True):
         target[...] = value

@@ -9,17 +9,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+from numpy.typing import NDArray
 
 from proximo.compile import cached, jit
-from proximo.envs.api import Part, PyTree, envs_of, lanes_of
+from proximo.envs.api import Part, envs_of, lanes_of
 from proximo.envs.host.shared_memory import ALIGNMENT, aligned
-from proximo.policy.behaviour import Behaviour, draw_actions, draw_noise
+from proximo.policy.behaviour import Behaviour, ByGroup, draw_actions, draw_noise
+from proximo.types import AnyArray, PyTree
 
 SMALL = 100_000
 """Parameters up to which an actor is quicker in one thread."""
 
 
-def actor(behaviour: Behaviour, part: Part, chosen: PyTree) -> Callable[..., tuple[PyTree, PyTree, PyTree]]:
+def actor(
+    behaviour: Behaviour, part: Part, chosen: PyTree[jax.ShapeDtypeStruct]
+) -> Callable[..., tuple[ByGroup, ByGroup, ByGroup | None]]:
     """A function from what the lanes of `part` see to their actions, by group: in the policies' own coordinates, and as
     the environments take them, or None if that is the same. `chosen` has the shapes of what the behaviour chooses.
 
@@ -35,14 +40,19 @@ def actor(behaviour: Behaviour, part: Part, chosen: PyTree) -> Callable[..., tup
         return {name: at(tree, (*t, lanes_of(envs, sizes[name]))) for name, tree in trees.items()}
 
     def act(
-        packed: list[jax.Array], noise: PyTree, t: jax.Array, carry: PyTree, obs: PyTree, masks: PyTree
-    ) -> tuple[PyTree, PyTree, PyTree]:
-        acting, drawn = unpack(packed, chosen), at(noise, t)
+        packed: list[Shaped[Array, " _"]],
+        noise: dict[str, PyTree[Float[Array, "T _ ..."]]] | None,
+        t: Int[Array, ""],
+        carry: ByGroup,
+        obs: ByGroup,
+        masks: dict[str, PyTree[Bool[Array, "_ ..."]]],
+    ) -> tuple[ByGroup, ByGroup, ByGroup | None]:
+        params, drawn = unpack(packed, chosen), at(noise, t)
         obs, masks = (of(trees, first, t) for trees in (obs, masks)) if whole else (obs, masks)
         parts = []
         for envs in part:
             here = slice(envs.start - first.start, envs.stop - first.start)
-            memory, outputs = behaviour.act(acting, of(carry, here), of(obs, here), envs)
+            memory, outputs = behaviour.act(params, of(carry, here), of(obs, here), envs)
             noise_here = None if drawn is None else of(drawn, envs)
             action, taken = draw_actions(policies, outputs, of(masks, here), noise_here)
             same = all(taken[name] is action[name] for name in action)
@@ -57,20 +67,27 @@ def reads_record() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros that begin where XLA wants its arrays to begin."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    return aligned(np.zeros(size + ALIGNMENT, np.uint8))[:size].view(dtype).reshape(shape)
+    room = aligned(np.zeros(size + ALIGNMENT, np.uint8))
+    zeros: NDArray[Any] = room[:size].view(dtype).reshape(shape)
+    return zeros
 
 
-def same_memory(array: np.ndarray) -> jax.Array:
+def same_memory(array: Shaped[NDArray[Any], "*S"]) -> Shaped[Array, "*S"]:
     """An array for JAX in the very memory of `array`: what is written there later is what a program reads then."""
     shown = jnp.from_dlpack(array)
     assert not array.size or shown.unsafe_buffer_pointer() == array.ctypes.data
     return shown
 
 
-def compiled_actor(behaviour: Behaviour, part: Part, chosen: PyTree, seen: PyTree) -> Any:
+Leaves = list[Shaped[Array, "..."]]
+
+
+def compiled_actor(
+    behaviour: Behaviour, part: Part, chosen: PyTree[jax.ShapeDtypeStruct], seen: PyTree
+) -> Callable[..., tuple[Leaves, Leaves, Leaves | None]]:
     """`actor` compiled, with lists of leaves for dictionaries: each dictionary that a call is handed, or returns, costs
     time. Arguments are `packed`, the leaves of the noise (or None), the time, the leaves of the carry, and then those
     of what is `seen`, which are observations and masks; results are the leaves of what `actor` returns."""
@@ -79,14 +96,16 @@ def compiled_actor(behaviour: Behaviour, part: Part, chosen: PyTree, seen: PyTre
     memory, shown = jax.tree.structure(policies.initial_carry("actor", 1)), jax.tree.structure(seen)
 
     def flat(
-        packed: list[jax.Array], drawn: list[jax.Array] | None, t: jax.Array, carry: list[jax.Array], *leaves: jax.Array
-    ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array] | None]:
+        packed: Leaves, drawn: Leaves | None, t: Int[Array, ""], carry: Leaves, *leaves: Shaped[Array, "..."]
+    ) -> tuple[Leaves, Leaves, Leaves | None]:
         obs, masks = jax.tree.unflatten(shown, leaves)
-        drawn = None if drawn is None else jax.tree.unflatten(noise, drawn)
-        carry, action, taken = act(packed, drawn, t, jax.tree.unflatten(memory, carry), obs, masks)
-        return jax.tree.leaves(carry), jax.tree.leaves(action), None if taken is None else jax.tree.leaves(taken)
+        by_group = None if drawn is None else jax.tree.unflatten(noise, drawn)
+        after, action, taken = act(packed, by_group, t, jax.tree.unflatten(memory, carry), obs, masks)
+        return jax.tree.leaves(after), jax.tree.leaves(action), None if taken is None else jax.tree.leaves(taken)
 
-    return jit(flat, small=sum(leaf.size for leaf in jax.tree.leaves(chosen)) < SMALL)
+    program: Callable[..., tuple[Leaves, Leaves, Leaves | None]]
+    program = jit(flat, small=sum(leaf.size for leaf in jax.tree.leaves(chosen)) < SMALL)
+    return program
 
 
 def spans(part: Part) -> tuple[tuple[int, int], ...]:
@@ -94,20 +113,20 @@ def spans(part: Part) -> tuple[tuple[int, int], ...]:
     return tuple((envs.start, envs.stop) for envs in part)
 
 
-def pack(tree: PyTree) -> list[jax.Array]:
+def pack(tree: PyTree[Shaped[Array, "..."]]) -> list[Shaped[Array, " _"]]:
     """All leaves of one type as one array: a call takes longer the more arrays it is handed."""
     leaves = jax.tree.leaves(tree)
     kinds = sorted({str(leaf.dtype) for leaf in leaves})
     return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
 
 
-def packed(chosen: PyTree) -> list[jax.Array]:
+def packed(chosen: PyTree[Shaped[AnyArray, "..."]]) -> Leaves:
     """What a behaviour has chosen, packed, by a program of its own."""
-    found: list[jax.Array] = cached(("pack",), lambda: jit(pack))(chosen)
+    found: Leaves = cached(("pack",), lambda: jit(pack))(chosen)
     return found
 
 
-def unpack(packed: list[jax.Array], types: PyTree) -> PyTree:
+def unpack(packed: list[Shaped[Array, " _"]], types: PyTree[jax.ShapeDtypeStruct]) -> PyTree[Shaped[Array, "..."]]:
     """The tree that `pack` packed; `types` has its shapes and types."""
     leaves, structure = jax.tree.flatten(types)
     kinds = sorted({str(leaf.dtype) for leaf in leaves})

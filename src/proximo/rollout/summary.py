@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 LEVEL = 0.95
 QUANTILE = (1 + LEVEL) / 2
@@ -19,14 +20,14 @@ Interval = tuple[float, float] | tuple[None, None]
 class Evaluation:
     """Returns, lengths and successes of evaluated episodes."""
 
-    returns: np.ndarray
-    lengths: np.ndarray
-    successes: np.ndarray  # bool
+    returns: NDArray[Any]
+    lengths: NDArray[Any]
+    successes: NDArray[Any]  # bool
     cut: int = 0
     """How many of the episodes were cut because nothing else limits them (`eval.max_steps`)."""
-    agents: dict[str, np.ndarray] = field(default_factory=dict)
+    agents: dict[str, NDArray[Any]] = field(default_factory=dict)
     """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
-    by_agent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [N, A] the returns of each agent
+    by_agent: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 0)))  # [N, A] the returns of each agent
 
     def summary(self) -> dict[str, float | int | None]:
         """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no
@@ -46,7 +47,7 @@ def as_rewards(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name: summary[ours] for name, ours in names.items()}
 
 
-def described(name: str, values: np.ndarray) -> dict[str, float | None]:
+def described(name: str, values: NDArray[Any]) -> dict[str, float | None]:
     """Mean, deviation, extremes and the mean's interval, each under `name`."""
     low, high = mean_interval(values)
     return {
@@ -59,7 +60,7 @@ def described(name: str, values: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def mean_interval(values: np.ndarray) -> Interval:
+def mean_interval(values: NDArray[Any]) -> Interval:
     """Student's interval of the mean, m -+ t(n - 1) s / sqrt(n); nothing is known from fewer than two values."""
     from scipy import special  # on demand, and not scipy.stats: that one takes a second to load
 

@@ -2,68 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-import jax
-from flax import struct
+from jaxtyping import Bool, Float, Int, Shaped
 
-from proximo.envs.api import Array, PyTree, reset_mask
+from proximo.envs.api import reset_mask
+from proximo.types import AnyArray, PyTree, Struct
 
 
-@struct.dataclass
-class Rollout:
+class Rollout(Struct):
     """What happened to the lanes of one group, in time order. Collection fills it whole; the update uses it once.
 
     The last four are None where agents are never absent and always act.
     """
 
-    obs: PyTree  # [T, L, ...] what the policy saw
-    action_mask: PyTree  # [T, L, ...] bool, or None
-    action: PyTree  # [T, L, ...] in the distribution's own coordinates
-    reward: Array  # [T, L]
-    terminated: Array  # [T, L] bool
-    truncated: Array  # [T, L] bool
-    valid: Array  # [T, L] bool: this action counted
-    final_obs: PyTree  # [T, L, ...] where each truncated step led; elsewhere anything finite
-    last_obs: PyTree  # [L, ...] what the policy sees next
-    carry: PyTree  # [L, ...] the actor's memory at the start
-    present: Array | None = None  # [T, L] bool: there when the step was taken
-    alive: Array | None = None  # [T, L] bool: there after it
-    acts: Array | None = None  # [L] bool: whose next action counts
-    settled: Array | None = None  # [T, L] bool: whether what came of an action is known (`multi_agent.prepare`)
+    obs: PyTree[Shaped[AnyArray, "T L ..."]]
+    """What the policy saw."""
+    action_mask: PyTree[Bool[AnyArray, "T L ..."]]
+    """Or None."""
+    action: PyTree[Shaped[AnyArray, "T L ..."]]
+    """In the distribution's own coordinates."""
+    reward: Float[AnyArray, "T L"]
+    terminated: Bool[AnyArray, "T L"]
+    truncated: Bool[AnyArray, "T L"]
+    valid: Bool[AnyArray, "T L"]
+    """This action counted."""
+    final_obs: PyTree[Shaped[AnyArray, "T L ..."]]
+    """Where each truncated step led; elsewhere anything finite."""
+    last_obs: PyTree[Shaped[AnyArray, "L ..."]]
+    """What the policy sees next."""
+    carry: PyTree[Shaped[AnyArray, "L ..."]]
+    """The actor's memory at the start."""
+    present: Bool[AnyArray, "T L"] | None = None
+    """There when the step was taken."""
+    alive: Bool[AnyArray, "T L"] | None = None
+    """There after it."""
+    acts: Bool[AnyArray, " L"] | None = None
+    """Whose next action counts."""
+    settled: Bool[AnyArray, "T L"] | None = None
+    """Whether what came of an action is known (`multi_agent.prepare`)."""
 
     @property
-    def ended(self) -> Array:
+    def ended(self) -> Bool[AnyArray, "T L"]:
         return self.terminated | self.truncated
 
     @property
-    def reset_mask(self) -> Array:
-        """[T, L] after which steps memory is empty."""
+    def reset_mask(self) -> Bool[AnyArray, "T L"]:
+        """After which steps memory is empty."""
         return reset_mask(self)
 
 
-@struct.dataclass
-class Episodes:
+class Episodes(Struct):
     """The episodes that finished during a rollout, at the step where each did."""
 
-    length: jax.Array  # [T, E] int32; 0 where none finished
-    episode_return: jax.Array  # [T, E] float32 sum of its rewards; of several agents, the mean of theirs
-    success: jax.Array  # [T, E] bool
-    members: dict[str, jax.Array]  # [T, E, K] float32 the sums of each agent, by group
-    score: jax.Array | None = None  # [T, E] float32 with self-play: 1 won, 1/2 drawn, 0 lost; -1 without opponents
+    length: Int[AnyArray, "*T E"]
+    """0 where none finished."""
+    episode_return: Float[AnyArray, "*T E"]
+    """The sum of its rewards; of several agents, the mean of theirs."""
+    success: Bool[AnyArray, "*T E"]
+    members: Mapping[str, Float[AnyArray, "*T E _"]]
+    """[T, E, K] the sums of each agent, by group."""
+    score: Float[AnyArray, "*T E"] | None = None
+    """With self-play: 1 won, 1/2 drawn, 0 lost; -1 without opponents."""
 
 
-@struct.dataclass
-class CriticState:
+class CriticState(Struct):
     """What only critics see, one for each environment: stored once, whatever the number of agents."""
 
-    seen: PyTree  # [T, E, ...] before each step
-    final: PyTree  # [T, E, ...] where each step led
-    last: PyTree  # [E, ...] after the rollout
+    seen: PyTree[Shaped[AnyArray, "T E ..."]]
+    """Before each step."""
+    final: PyTree[Shaped[AnyArray, "T E ..."]]
+    """Where each step led."""
+    last: PyTree[Shaped[AnyArray, "E ..."]]
+    """After the rollout."""
 
 
-@struct.dataclass
-class Experience:
+class Experience(Struct):
     """A rollout of all groups."""
 
     groups: dict[str, Rollout]
@@ -71,15 +85,22 @@ class Experience:
     episodes: Episodes
 
 
-@struct.dataclass
-class RunnerState:
+class RunnerState(Struct):
     """Where the environments stand between two rollouts."""
 
-    env: PyTree  # the state of compiled environments; empty for others
-    task: PyTree  # [E, ...] what a curriculum asks of each environment, or None
-    obs: dict[str, PyTree]  # [L, ...] what the policies see next: with `env.frame_stack`, the stack
-    action_mask: dict[str, Any]  # [L, ...] bool, or None
-    carry: dict[str, PyTree]  # [L, ...] the actors' memory
-    critic_state: PyTree  # [E, ...] what critics see besides, or None
-    episode_length: jax.Array  # [E] int32 steps in the running episode
-    episode_return: dict[str, jax.Array]  # [E, K] float32 rewards in the running episode
+    env: PyTree
+    """The state of compiled environments; empty for others."""
+    task: PyTree[Shaped[AnyArray, "E ..."]]
+    """What a curriculum asks of each environment, or None."""
+    obs: dict[str, PyTree[Shaped[AnyArray, "_ ..."]]]
+    """[L, ...] what the policies see next: with `env.frame_stack`, the stack."""
+    action_mask: dict[str, PyTree[Bool[AnyArray, "_ ..."]]]
+    """[L, ...] or None."""
+    carry: dict[str, PyTree[Shaped[AnyArray, "_ ..."]]]
+    """[L, ...] the actors' memory."""
+    critic_state: PyTree[Shaped[AnyArray, "E ..."]]
+    """What critics see besides, or None."""
+    episode_length: Int[AnyArray, " E"]
+    """Steps in the running episode."""
+    episode_return: dict[str, Float[AnyArray, "E _"]]
+    """[E, K] rewards in the running episode."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from proximo.config import EnvConfig, EvalConfig
 from proximo.envs.api import HostEnv, HostSource, JaxEnv
@@ -29,7 +30,7 @@ FPS = 30
 QUIET = {"SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 WITHOUT_SCREEN = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
 
-Frames = Iterator[np.ndarray]
+Frames = Iterator[NDArray[Any]]
 
 
 def episode_frames(

@@ -134,7 +134,7 @@ class RunDirectory:
         remove_partial(self.path)  # those of a run at work are safe: it has the lock
 
 
-def _own(path: str, flags: int) -> int:
+def _own(path: str | Path, flags: int) -> int:
     """Open a file that has this one name: what is appended must not appear in another one."""
     file = regular(path, flags)
     if os.fstat(file).st_nlink > 1:

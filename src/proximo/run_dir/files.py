@@ -14,6 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -27,8 +28,18 @@ LARGEST_PLAN = 2**30  # of an experiment: a hundred thousand runs take a third o
 LARGEST_ROW = 2**20
 CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-UMASK = os.umask(0)  # asked once: asking sets it, for all threads
-os.umask(UMASK)
+
+
+@cache
+def umask() -> int:
+    """What this process leaves out of the permissions of new files. Linux says it; where asking is the only way, that
+    sets it for a moment, and for all threads."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -42,7 +53,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; give the new one the permissions that open() would have.
-        os.chmod(temporary, 0o666 & ~UMASK)
+        os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -72,7 +83,7 @@ def open_inside(path: Path) -> BinaryIO:
     return open(path, "rb", opener=regular)
 
 
-def regular(path: str, flags: int) -> int:
+def regular(path: str | Path, flags: int) -> int:
     """An opener, as `open` takes one: of regular files alone, and without ever waiting."""
     try:
         file = os.open(path, flags | CAREFULLY, 0o666)

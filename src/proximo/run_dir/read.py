@@ -143,7 +143,8 @@ def finite(value: Any) -> float | None:
     """A number of a run's files, where None stands for one that is not known; ValueError for anything else."""
     if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
         raise ValueError("a number is damaged")
-    return value
+    number: float | None = value
+    return number
 
 
 def is_running(path: Path) -> bool:

@@ -12,25 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from proximo.errors import UserError
 from proximo.run_dir.files import total_memory, write_atomically
+from proximo.types import PyTree
 
-Tree = Any
-Tensors = dict[str, np.ndarray]
+Tensors = dict[str, NDArray[Any]]
 VERSIONS = {"checkpoint": 4}
 """Of the kinds of files whose content has changed; others are still in their first version."""
 LONGEST = 300
 """Letters of an error that may quote a file."""
 
 
-def named(tree: Tree) -> Tensors:
+def named(tree: PyTree) -> Tensors:
     """Every leaf as an array under its path, such as `params/actor/Dense_0/kernel`. Random keys as their numbers."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {_name(path): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for path, leaf in leaves}
 
 
-def filled(types: Tree, tensors: Tensors, path: Path) -> Tree:
+def filled(types: PyTree, tensors: Tensors, path: Path) -> PyTree:
     """A tree like `types` (arrays, or shapes and types) with the leaves of `tensors`, which must be just those."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(types)
     wanted = {_name(where): leaf for where, leaf in leaves}
@@ -115,7 +116,7 @@ def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _leaf(wanted: Any, given: np.ndarray, name: str, path: Path) -> jax.Array:
+def _leaf(wanted: Any, given: NDArray[Any], name: str, path: Path) -> jax.Array:
     kind: list[Any] = []  # of random key; only a traced one tells
 
     def numbers(key: jax.Array) -> jax.Array:

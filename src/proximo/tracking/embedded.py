@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from proximo.run_dir.files import UMASK
+from proximo.run_dir.files import umask
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 SCHEME = "sqlite:///"
@@ -62,7 +62,7 @@ def create(uri: str, make: Callable[[str], object]) -> None:
         try:
             shutil.copyfile(template, copy)
             _move_default(copy, str(database.parent / ARTIFACTS / "0"))
-            os.chmod(copy, 0o666 & ~UMASK)
+            os.chmod(copy, 0o666 & ~umask())
             os.link(copy, database)  # never over one that another run has made meanwhile
         finally:
             os.unlink(copy)

@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from proximo.config import Config
 from proximo.errors import UserError
@@ -173,6 +173,7 @@ def told(seconds: float) -> bytes | None:
     return None if word == b"now" else word
 
 
+@runtime_checkable
 class Sender(Protocol):
     """What is fed from: a run, or an experiment. What fails raises, and is done again by the next call."""
 

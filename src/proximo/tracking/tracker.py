@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from proximo.credentials import redacted
 
@@ -18,6 +18,7 @@ UNREACHED = {
 """What errors say where a tracker gives no answer, and what that is in short."""
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Takes what a run writes, in the process that feeds it (`proximo.tracking.feed`), which makes one from the run's
     folder and its settings: `tracker(path, config)`. It is named by its dotted path, such as `package.module:Class`,

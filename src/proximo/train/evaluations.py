@@ -58,4 +58,5 @@ class Evaluations:
 def score(played: Mapping[str, Any]) -> float | None:
     """What chooses the best policy: the mean return of an evaluation, with self-play the share of games won, since
     what one side wins the other loses."""
-    return played.get("win_rate", played.get("return_mean"))
+    found: float | None = played.get("win_rate", played.get("return_mean"))
+    return found

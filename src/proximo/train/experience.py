@@ -25,8 +25,7 @@ from proximo.rollout.summary import as_rewards
 from proximo.rollout.types import CriticState, Experience, Rollout
 from proximo.train.program import ProgramState
 from proximo.train.setup import check_spaces, fit_agent
-
-PyTree = Any
+from proximo.types import PyTree
 
 
 def told(state: ProgramState, experience: Experience, behaviour: Behaviour, config: Config) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def _told(
 ) -> dict[str, PyTree]:
     stats, reward = learner.reward_stats, rollout.reward
     unit = jnp.float32(1) if stats is None else reward_scale(stats)
-    samples, _ = training_samples(learner, lanes, rollout, critic_state, reward / unit, policy, config)
+    samples, _ = training_samples(learner, lanes, rollout, critic_state, jnp.asarray(reward / unit), policy, config)
     shape, ended = reward.shape, rollout.ended
 
     def following(obs: jax.Array, final: jax.Array, last: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from proximo.compile import cached, compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import HostEnv, HostSource, PyTree
+from proximo.envs.api import HostEnv, HostSource
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour
 from proximo.ppo.nonfinite import broken
@@ -37,6 +37,7 @@ from proximo.train.program import (
     settled,
     unstacked,
 )
+from proximo.types import PyTree
 
 GRACE_SECONDS = 2.0
 """How long a rollout may still take after Ctrl-C."""

@@ -19,8 +19,10 @@ QUOTES = "'\""
 def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
     """The environment that `run` was trained on, by its id."""
     from proximo import envs
+    from proximo.compile import prepare_backend
     from proximo.envs.grouping import with_groups
 
+    prepare_backend()
     try:
         return with_groups(envs.make(config.env.id), config.agents)
     except UserError as error:

@@ -6,16 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
+from jaxtyping import Float, Int
 
 from proximo.compile import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import CompiledEnv, Groups, PyTree
+from proximo.envs.api import CompiledEnv, Groups
 from proximo.multi_agent.prepare import prepare
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.normalize import RunningStats
@@ -31,13 +31,13 @@ from proximo.rollout.types import Episodes, Experience, RunnerState
 from proximo.seeding import reset_key
 from proximo.settings import settle
 from proximo.spaces import has_continuous
+from proximo.types import AnyArray, PyTree, Struct
 
 MAX_CHUNK = 64
 MAX_CHUNK_EPISODES = 2**20
 
 
-@struct.dataclass
-class ProgramState:
+class ProgramState(Struct):
     """The whole state of a run on the device: what a checkpoint holds."""
 
     train: TrainState
@@ -45,14 +45,14 @@ class ProgramState:
     runner: RunnerState
 
 
-@struct.dataclass
-class UpdateReport:
+class UpdateReport(Struct):
     """What one update tells the host."""
 
     metrics: dict[Any, Any]  # by name on the host; `stacked` on the device
     episodes: Episodes
-    num_valid: jax.Array  # int32 environment steps that count
-    mean_reward: jax.Array
+    num_valid: Int[AnyArray | np.generic, "*C"]
+    """Environment steps that count."""
+    mean_reward: Float[AnyArray | np.generic, "*C"]
 
 
 Given = tuple[dict[str, PyTree], dict[str, PyTree], dict[str, RunningStats | None]]
@@ -61,6 +61,7 @@ Fill = Callable[[PyTree], Any]
 """From a tree of shapes and types to one of arrays."""
 
 
+@runtime_checkable
 class Program(Protocol):
     """What the trainer runs: updates, on either kind of environment."""
 
@@ -192,7 +193,8 @@ class CompiledProgram:
             state, report = one(state)
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), reports, report)
 
-        return jax.lax.fori_loop(0, num_updates, step, (state, reports))
+        done: tuple[ProgramState, UpdateReport] = jax.lax.fori_loop(0, num_updates, step, (state, reports))
+        return done
 
 
 def settled(config: Config, groups: Groups) -> Config:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo import envs
+from proximo.compile import prepare_backend
 from proximo.config import Config
 from proximo.display.console import Console, Display, Messages
 from proximo.envs.grouping import with_groups
@@ -84,6 +85,7 @@ class PPOTrainer:
         console: Console | None = None,
         **keywords: Any,
     ):
+        prepare_backend()
         here = Path.cwd()  # an environment may change that
         by_id = env is None or isinstance(env, str)
         given = env if by_id else envs.make(env)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+from jaxtyping import Array, Bool, Float, Int8, Shaped
 
 from proximo.config import AgentsConfig
-from proximo.envs.api import JaxEnv, JaxTeamEnv, PyTree, TeamTransition, Transition
+from proximo.envs.api import JaxEnv, JaxTeamEnv, TeamTransition, Transition
 from proximo.envs.grouping import team_spec
 from proximo.envs.groups import ONE, Groups
 from proximo.envs.host.bounds import blank
@@ -17,33 +17,37 @@ from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 from proximo.spaces import build, pick
+from proximo.types import PyTree, Struct
 
 
-@struct.dataclass
-class Members:
+class Members(Struct):
     """What one environment reports of a group of K agents; `alive` and `acts` are None where none is ever absent."""
 
-    obs: PyTree  # [K, ...]
-    reward: Any  # [K]
-    terminated: Any  # [K] bool
-    truncated: Any  # [K] bool
-    action_mask: PyTree = None  # [K, ...] bool, or None
-    final_obs: PyTree = None  # [K, ...] where the environment has reset itself, or None
-    alive: Any = None  # [K] bool
-    acts: Any = None  # [K] bool
+    obs: PyTree[Shaped[Array, "..."]]
+    reward: Float[Array, "*E K"]
+    terminated: Bool[Array, "*E K"]
+    truncated: Bool[Array, "*E K"]
+    action_mask: PyTree[Bool[Array, "..."]] = None
+    """Or None."""
+    final_obs: PyTree[Shaped[Array, "..."]] = None
+    """Where the environment has reset itself, or None."""
+    alive: Bool[Array, "*E K"] | None = None
+    acts: Bool[Array, "*E K"] | None = None
 
 
-@struct.dataclass
-class Report:
+class Report(Struct):
     """What one environment reports: of each group, and of itself."""
 
     groups: dict[str, Members]
-    over: Any  # bool: the episode is over for all
-    success: Any = None  # int8, or None where it is never said
+    over: Bool[Array, "*E"]
+    """The episode is over for all."""
+    success: Int8[Array, "*E"] | None = None
+    """None where it is never said."""
     critic_state: PyTree = None
     final_critic_state: PyTree = None
 
 
+@runtime_checkable
 class GroupedEnv(Protocol):
     """One environment that reports, and takes actions, by group."""
 
@@ -126,7 +130,7 @@ class ManyAgents:
 
     def _report(self, told: TeamTransition) -> Report:
         groups = {name: self._members(name, told) for name in self._groups}
-        nobody = ~jnp.concatenate([members.alive for members in groups.values()]).any()
+        nobody = ~jnp.concatenate([jnp.asarray(members.alive) for members in groups.values()]).any()
         return Report(
             groups=groups,
             over=jnp.asarray(nobody if told.over is None else told.over, bool),
@@ -136,7 +140,10 @@ class ManyAgents:
 
     def _members(self, name: str, told: TeamTransition) -> Members:
         names = self._groups[name].members
-        flags = lambda each: jnp.stack([jnp.asarray(each[agent], bool) for agent in names])  # noqa: E731
+
+        def flags(each: dict[str, Any]) -> Bool[Array, " K"]:
+            return jnp.stack([jnp.asarray(each[agent], bool) for agent in names])
+
         alive = flags(told.alive)
         return Members(
             obs=jax.tree.map(lambda *rows: jnp.stack(rows), *(told.obs[agent] for agent in names)),

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.api import PyTree, Transition
+from proximo.envs.api import Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
+from proximo.types import PyTree
 
 # What it imports prints which libraries for GPUs it did not find, and warns of its own age.
 with contextlib.redirect_stdout(io.StringIO()), lenient():
@@ -107,7 +108,7 @@ class BraxEnv:
         return (inner, steps), moved
 
 
-def _space(obs: Any) -> spaces.Space:
+def _space(obs: Any) -> spaces.Space[Any]:
     if isinstance(obs, dict):
         return spaces.Dict({key: _space(entry) for key, entry in obs.items()})
     return spaces.Box(-np.inf, np.inf, obs.shape, np.float32)

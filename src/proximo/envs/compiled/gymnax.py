@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from proximo.envs.api import PyTree, Transition
+from proximo.envs.api import Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.lazy import deferred
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 from proximo.spaces import build, pick
+from proximo.types import PyTree
 
 # gymnax imports these for pictures that nobody asked for yet; together they take longer to load than JAX.
 with deferred("seaborn", "matplotlib.pyplot"):
@@ -97,9 +98,9 @@ class GymnaxEnv:
         return build(self.spec.observation_space, lambda path, leaf: jnp.asarray(pick(obs, path), leaf.dtype))
 
 
-def _space(space: Any) -> spaces.Space:
+def _space(space: Any) -> spaces.Space[Any]:
     """The Gymnasium space with JAX's 32-bit integers instead of 64-bit ones."""
-    converted = gymnax_space_to_gym_space(space)
+    converted: spaces.Space[Any] = gymnax_space_to_gym_space(space)
     if isinstance(converted, spaces.Discrete):
         return spaces.Discrete(int(converted.n), dtype=np.int32)
     return converted

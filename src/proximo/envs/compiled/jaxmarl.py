@@ -17,14 +17,14 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from gymnasium import spaces
 
-from proximo.envs.api import PyTree, Roster, TeamTransition
+from proximo.envs.api import Roster, TeamTransition
 from proximo.envs.compiled.agents import ManyAgents
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.errors import UserError
+from proximo.types import PyTree, Struct
 
 # It greets, and what it imports puts a redirected standard output back, which is redirected again afterwards.
 with mock.patch("builtins.print"), contextlib.redirect_stdout(sys.stdout), lenient():
@@ -55,7 +55,7 @@ def make(name: str) -> ManyAgents:
     kind, dash, scenario = name.partition("-")
     options: dict[str, Any] = {}
     if kind in SCENARIOS and dash and scenario in MAP_NAME_TO_SCENARIO:
-        options["scenario"] = jaxmarl.environments.smax.map_name_to_scenario(scenario)
+        options["scenario"] = jaxmarl.environments.smax.map_name_to_scenario(scenario)  # type: ignore[no-untyped-call]
     elif name not in jaxmarl.registered_envs:
         raise unknown("jaxmarl", name, names())
     elif name in UNUSABLE:
@@ -76,8 +76,7 @@ def wrap(env: MultiAgentEnv) -> ManyAgents:
     return ManyAgents(JaxMarlEnv(env, f"jaxmarl/{type(env).__name__}"))
 
 
-@struct.dataclass
-class State:
+class State(Struct):
     env: PyTree
     length: jax.Array  # int32 steps of the episode
 
@@ -156,7 +155,7 @@ class JaxMarlEnv:
         return None
 
 
-def _seen_space(declared: Any, seen: Any) -> spaces.Space:
+def _seen_space(declared: Any, seen: Any) -> spaces.Space[Any]:
     """The space of what is truly seen: declared shapes are wrong in places."""
     if isinstance(declared, theirs.Discrete) and seen.shape == ():
         return spaces.Discrete(int(declared.n), dtype=np.int32)
@@ -178,7 +177,7 @@ def _box(seen: Any, low: Any, high: Any) -> spaces.Box:
     return spaces.Box(low, high, seen.shape, dtype.type)
 
 
-def _action_space(space: Any, env_id: str) -> spaces.Space:
+def _action_space(space: Any, env_id: str) -> spaces.Space[Any]:
     if isinstance(space, theirs.Discrete):
         return spaces.Discrete(int(space.n), dtype=np.int32)
     if isinstance(space, theirs.MultiDiscrete):

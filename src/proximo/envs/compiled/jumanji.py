@@ -27,13 +27,15 @@ from gymnasium import spaces
 from jumanji import registration, specs
 from jumanji.env import Environment
 from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
+from numpy.typing import NDArray
 
-from proximo.envs.api import PyTree, Transition
+from proximo.envs.api import Transition
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
 from proximo.errors import UserError
 from proximo.spaces import Path, build
+from proximo.types import PyTree
 
 MASK = "action_mask"
 CLOCK = "step_count"
@@ -63,7 +65,7 @@ def accepts(env: Any) -> bool:
     return isinstance(env, Environment)
 
 
-def wrap(env: Environment) -> JumanjiEnv:
+def wrap(env: Environment[Any, Any, Any]) -> JumanjiEnv:
     inner = env
     while isinstance(inner, Wrapper):
         if isinstance(inner, AutoResetWrapper | VmapWrapper):
@@ -77,7 +79,7 @@ def wrap(env: Environment) -> JumanjiEnv:
 class JumanjiEnv:
     """A Jumanji environment as a `JaxEnv`."""
 
-    def __init__(self, env: Environment, env_id: str, by_id: bool = False):
+    def __init__(self, env: Environment[Any, Any, Any], env_id: str, by_id: bool = False):
         self.env = env
         with lenient():
             observation, action, reward = env.observation_spec, env.action_spec, env.reward_spec
@@ -130,13 +132,14 @@ class JumanjiEnv:
 
 
 def _at(step: Any, path: Path) -> jax.Array:
-    value = step.observation
+    value: Any = step.observation
     for name in path:
         value = getattr(value, name)
-    return value
+    found: jax.Array = value
+    return found
 
 
-def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space:
+def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space[Any]:
     """The space of observations of `spec`, without their mask."""
     if not isinstance(spec, specs.Array):
         entries = {key: entry for key, entry in vars(spec).items() if isinstance(entry, specs.Spec) and key != MASK}
@@ -151,7 +154,7 @@ def _space(spec: Any, limit: int | None, name: str = "") -> spaces.Space:
     return _box(spec)
 
 
-def _places(space: spaces.Space) -> tuple[str, list[str]] | None:
+def _places(space: spaces.Space[Any]) -> tuple[str, list[str]] | None:
     """The names of a grid of flags around an agent, and of the other positions in it; None where there is none."""
     if not isinstance(space, spaces.Dict):
         return None
@@ -164,7 +167,7 @@ def _places(space: spaces.Space) -> tuple[str, list[str]] | None:
     return None
 
 
-def _shown(space: spaces.Space, places: tuple[str, list[str]] | None) -> spaces.Space:
+def _shown(space: spaces.Space[Any], places: tuple[str, list[str]] | None) -> spaces.Space[Any]:
     """`space` with the view instead of the grid and the positions in it."""
     if places is None or not isinstance(space, spaces.Dict):
         return space
@@ -196,7 +199,7 @@ def _whole(spec: Any) -> bool:
     return isinstance(spec, specs.BoundedArray) and np.dtype(spec.dtype).kind in "iu"
 
 
-def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(spec: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.broadcast_to(np.asarray(spec.minimum), spec.shape), np.broadcast_to(np.asarray(spec.maximum), spec.shape)
 
 
@@ -211,7 +214,7 @@ def _box(spec: Any) -> spaces.Box:
     return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, spec.shape, dtype.type)
 
 
-def _actions(spec: Any, mask: tuple[int, ...] | None, env_id: str) -> tuple[tuple[int, ...] | None, spaces.Space]:
+def _actions(spec: Any, mask: tuple[int, ...] | None, env_id: str) -> tuple[tuple[int, ...] | None, spaces.Space[Any]]:
     """The sizes of the components that one choice stands for, or None where it stands for itself; and the space."""
     if isinstance(spec, specs.DiscreteArray):
         num = int(spec.num_values)

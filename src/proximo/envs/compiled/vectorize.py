@@ -7,20 +7,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from gymnasium.vector.utils import create_empty_array
+from jaxtyping import Array, Shaped
 
 from proximo.compile import cached, key_of
-from proximo.envs.api import JaxEnv, LaneStep, PyTree, Timestep
+from proximo.envs.api import JaxEnv, LaneStep, Timestep
 from proximo.envs.compiled.agents import Members, Report, grouped, without_absent
 from proximo.envs.keys import Stated, env_key
+from proximo.types import PyTree, Struct
 
 UNSAID = -1
 """In `success`: the environment does not say."""
 
 
-@struct.dataclass
-class VectorState:
+class VectorState(Struct):
     env: PyTree  # [E, ...] the environments' own states
     length: jax.Array  # [E] int32 steps taken in the running episode
     alive: dict[str, jax.Array | None]  # [E, K] bool: who is there; None where agents are never absent
@@ -85,7 +85,7 @@ class VectorizedEnv:
         over = moved.over if self.max_steps is None else moved.over | (length >= self.max_steps)
         to_reset = over & ~moved.over if self.resets_itself else over
 
-        def reset_some() -> tuple[PyTree, ...]:
+        def reset_some() -> PyTree:
             # Under `cond`, and with the keys made inside it: a step in which nothing ends computes none of this.
             reset_keys = jax.vmap(lambda k: jax.random.split(k)[1])(jax.random.split(key, self.num_envs))
             fresh_state, first = self._begun(reset_keys, task)
@@ -120,9 +120,14 @@ class VectorizedEnv:
     ) -> LaneStep:
         """A group's lanes: what came of the step, and what is seen now. `present` [E, K] were there, `acted` count."""
         space = self.spec.groups[name].observation_space
-        flat = lambda tree: jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)  # noqa: E731
+
+        def flat(tree: PyTree[Shaped[Array, "E K ..."]]) -> PyTree[Shaped[Array, "E*K ..."]]:
+            return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
         obs, final_obs, alive = flat((now.obs, final_obs, now.alive))
-        if now.alive is not None:  # whoever was cut saw something last, whoever died nothing that counts
+        if (
+            now.alive is not None and outcome.alive is not None
+        ):  # whoever was cut saw something last, whoever died nothing that counts
             obs = without_absent(space, obs, alive)
             final_obs = without_absent(space, final_obs, flat(outcome.alive | outcome.truncated))
         return LaneStep(
@@ -160,7 +165,8 @@ class VectorizedEnv:
             state, moved = self.env.step(*given, **task)
             return _cast(state, self._state_types), _cast(moved, self._report_types)
 
-        return jax.vmap(one)(keys, state, action, **_tasks(task))
+        moved: tuple[PyTree, Report] = jax.vmap(one)(keys, state, action, **_tasks(task))
+        return moved
 
     def _settled_types(self) -> tuple[PyTree, Report]:
         """The types of a state and a report after a step. A `reset` may give others (Python numbers, ints that
@@ -170,7 +176,8 @@ class VectorizedEnv:
         key = jax.random.key(0)
         # JAX remembers what it traced by the function, and the methods of an environment stay equal when it changes.
         state, _ = jax.eval_shape(lambda key: self.env.reset(key), key)
-        return jax.eval_shape(lambda *given: self.env.step(*given), key, state, action)
+        types: tuple[PyTree, Report] = jax.eval_shape(lambda *given: self.env.step(*given), key, state, action)
+        return types
 
 
 def settled(members: Members, alive: jax.Array | None, over: jax.Array) -> Members:

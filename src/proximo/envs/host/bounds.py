@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 
-def outside(space: spaces.Space, values: np.ndarray) -> tuple[int, ...] | None:
+def outside(space: spaces.Space[Any], values: NDArray[Any]) -> tuple[int, ...] | None:
     """The index of the first of `values` [T, L, ...] that does not belong to `space`."""
     bounds = _bounds(space)
     if bounds is None:
@@ -21,10 +22,10 @@ def outside(space: spaces.Space, values: np.ndarray) -> tuple[int, ...] | None:
     return tuple(int(number) for number in np.argwhere(wrong)[0]) if wrong.any() else None
 
 
-def blank(space: Any) -> np.ndarray:
+def blank(space: Any) -> NDArray[Any]:
     """What stands where there is nothing to observe: zeros, or the members of `space` that are nearest to them."""
     zeros, bounds = np.zeros(space.shape, space.dtype), _bounds(space)
-    return zeros if bounds is None else np.clip(zeros, *bounds)
+    return zeros if bounds is None else np.asarray(np.clip(zeros, *bounds))
 
 
 def _bounds(space: Any) -> tuple[Any, Any] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from proximo.errors import UserError
 
@@ -15,7 +16,7 @@ class Camera:
 
     def __init__(self, env: Any, name: str):
         self.env = env
-        self.pictures: list[np.ndarray] = []
+        self.pictures: list[NDArray[Any]] = []
         self.trouble: UserError | None = None
         """Why there is no picture; whoever steps it takes that for a failure of the environment."""
         self._name = name
@@ -41,7 +42,7 @@ class Camera:
             raise
 
 
-def drawn(env: Any, name: str) -> np.ndarray:
+def drawn(env: Any, name: str) -> NDArray[Any]:
     """An environment's picture, or a sentence that says why there is none."""
     try:
         return picture(env.render(), name)
@@ -54,7 +55,7 @@ def drawn(env: Any, name: str) -> np.ndarray:
         raise UserError(f"{name} cannot be drawn here: {type(error).__name__}: {error}{gl}.") from None
 
 
-def picture(given: Any, name: str) -> np.ndarray:
+def picture(given: Any, name: str) -> NDArray[Any]:
     """What an environment drew, if it is a picture."""
     frame = np.asarray(given)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:

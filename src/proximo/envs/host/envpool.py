@@ -15,9 +15,10 @@ from typing import Any
 import envpool
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
-from proximo.envs.api import Part, PyTree, Timestep
+from proximo.envs.api import Part, Timestep
 from proximo.envs.groups import ONE
 from proximo.envs.host.pool import split_parts, timestep
 from proximo.envs.host.shared_memory import UNSAID, Buffers, Layout, private_memory
@@ -26,6 +27,7 @@ from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
 from proximo.host_seeds import RESET_OFFSET
 from proximo.spaces import Path, build, leaves, pick, shown
+from proximo.types import PyTree
 
 
 def names() -> list[str]:
@@ -46,10 +48,10 @@ def accepts(env: Any) -> bool:
     return False  # its objects are whole pools, which cannot be seeded anew: an id says more
 
 
-def mended(space: spaces.Space) -> spaces.Space:
+def mended(space: spaces.Space[Any]) -> spaces.Space[Any]:
     """EnvPool writes the least positive number where it means no lower bound."""
 
-    def leaf(_: Path, space: spaces.Space) -> spaces.Space:
+    def leaf(_: Path, space: spaces.Space[Any]) -> spaces.Space[Any]:
         if not isinstance(space, spaces.Box) or space.dtype != np.float64:
             return space
         limits = np.finfo(np.float64)
@@ -173,13 +175,13 @@ class EnvPoolEnvs:
         if not np.isfinite(own.reward[envs]).all():
             self._fail(part, "the reward is not finite", np.isfinite(own.reward[envs]))
 
-    def _fail(self, part: int, what: str, well: np.ndarray) -> None:
+    def _fail(self, part: int, what: str, well: NDArray[Any]) -> None:
         number = int(np.flatnonzero(~well.reshape(len(well), -1).all(axis=1))[0]) + self._envs[part].start
         self.close()
         raise EnvError(f"The environment {self.spec.id} (number {number}, step {self._steps[part]:,}) failed: {what}.")
 
 
-def _as_given(action: PyTree, spec: EnvSpec) -> np.ndarray:
+def _as_given(action: PyTree, spec: EnvSpec) -> NDArray[Any]:
     """EnvPool takes one array, of just the type that its space has; whole numbers of 32 bits."""
     dtype = np.dtype(spec.action_space.dtype)
     return np.ascontiguousarray(action, np.int32 if dtype.kind in "iu" else dtype)

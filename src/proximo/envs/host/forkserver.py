@@ -11,7 +11,7 @@ from proximo.envs.host.worker_main import PROCESS_NAME
 from proximo.processes import SIGNALS
 
 
-def give_back(_: Callable) -> None:
+def give_back(_: Callable[..., None]) -> None:
     """Called in each process that the server starts, before what it is for."""
     if not current_process().name.startswith(PROCESS_NAME):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -59,7 +59,7 @@ def make(name: str) -> GymnasiumSource:
         raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
-    factory: Callable[..., gymnasium.Env] = partial(make_registered, gymnasium.registry.get(name, name))
+    factory: Callable[..., gymnasium.Env[Any, Any]] = partial(make_registered, gymnasium.registry.get(name, name))
     if name.startswith("ALE/"):
         factory = partial(make_atari, name)
     return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
@@ -148,11 +148,11 @@ class GymnasiumSource:
         """Refuse a factory that returns one object again and again, before anything depends on how many are needed."""
         self._made().close()
 
-    def _made(self) -> gymnasium.Env:
+    def _made(self) -> gymnasium.Env[Any, Any]:
         return _made(self.factory, self._env_id)
 
 
-def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env:
+def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, Any]:
     """One environment, or a sentence that says why there is none."""
     try:
         env = factory()
@@ -188,7 +188,7 @@ def _unknown(env_id: str) -> str:
     return f"There is no environment {env_id}; {hint}"
 
 
-def find_mask(env: gymnasium.Env, obs: Any, info: Any) -> str | None:
+def find_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any) -> str | None:
     """Where this environment says which actions are allowed, if it does."""
     if isinstance(info, dict) and MASK in info:
         return "info"
@@ -197,10 +197,10 @@ def find_mask(env: gymnasium.Env, obs: Any, info: Any) -> str | None:
     return "method" if callable(mask_method(env)) else None
 
 
-def critic_state_space(env: gymnasium.Env, info: Any, name: str) -> gymnasium.Space | None:
+def critic_state_space(env: gymnasium.Env[Any, Any], info: Any, name: str) -> gymnasium.Space[Any] | None:
     """The space of what only the critic sees, `info["critic_state"]`, where the environment says so."""
     try:
-        space = env.get_wrapper_attr("critic_state_space")
+        space: gymnasium.Space[Any] | None = env.get_wrapper_attr("critic_state_space")
     except AttributeError:
         return None
     if space is not None and CRITIC_STATE not in info:
@@ -208,7 +208,7 @@ def critic_state_space(env: gymnasium.Env, info: Any, name: str) -> gymnasium.Sp
     return space
 
 
-def _check_mask(env: gymnasium.Env, obs: Any, info: Any, source: str, name: str) -> None:
+def _check_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any, source: str, name: str) -> None:
     try:
         to_mask(env.action_space, read_mask(env, obs, info, source))
     except ValueError as error:

@@ -27,11 +27,17 @@ WORTHWHILE_SECONDS, LONG_SECONDS = 40e-6, 4e-3
 class StepTime:
     """Measures one environment, when that is first asked for. `env` is at hand; `make` makes another."""
 
-    def __init__(self, name: str, env: gymnasium.Env, make: Callable[[], gymnasium.Env], mask_source: str | None):
+    def __init__(
+        self,
+        name: str,
+        env: gymnasium.Env[Any, Any],
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        mask_source: str | None,
+    ):
         self.seconds: tuple[float, float] | None = None
         """What a step takes, on the clock and of the processor; None before it was measured."""
         self._name = name
-        self._env: gymnasium.Env | None = env
+        self._env: gymnasium.Env[Any, Any] | None = env
         self._make = make
         self._mask_source = mask_source
 
@@ -62,7 +68,7 @@ class StepTime:
         return workers, [f"A step of {self._name} takes {spent}: {num_envs} environments in {how} (env.workers)."]
 
 
-def measure(env: gymnasium.Env, mask_source: str | None = None) -> tuple[float, float]:
+def measure(env: gymnasium.Env[Any, Any], mask_source: str | None = None) -> tuple[float, float]:
     """Seconds that a step with a random action takes in the middle of many: on the clock, and of the processor."""
     times: list[tuple[float, float]] = []
     with contextlib.suppress(Exception):  # faults show, and are named, in the pool
@@ -105,7 +111,7 @@ class Player:
         """The next action."""
         flags = iter(self._flags())
 
-        def drawn(_: Path, leaf: spaces.Space) -> Any:
+        def drawn(_: Path, leaf: spaces.Space[Any]) -> Any:
             picked = [int(self._random.choice(np.flatnonzero(next(flags)))) for _ in choices(leaf)]
             if isinstance(leaf, spaces.Discrete):
                 return picked[0] + int(leaf.start)

@@ -225,7 +225,7 @@ def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[st
     return Roster(observation_spaces, action_spaces, None, _state_space(env)), agent_fields, left_out
 
 
-def _state_space(env: Any) -> spaces.Space | None:
+def _state_space(env: Any) -> spaces.Space[Any] | None:
     """Of what the environment knows of itself as a whole, if it says so and does as it says."""
     space = getattr(env, "state_space", None)
     if not isinstance(space, spaces.Box):

@@ -7,12 +7,13 @@ import signal
 import threading
 from collections.abc import Callable
 from math import inf
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
-from proximo.envs.api import LaneStep, Part, PyTree, Timestep, envs_of, lanes_of
+from proximo.envs.api import LaneStep, Part, Timestep, envs_of, lanes_of
 from proximo.envs.groups import Group
 from proximo.envs.host.shared_memory import Buffers, GroupBuffers, Layout, as_tree, private_memory
 from proximo.envs.host.slot import Fault, MultiAgentLayout, Slot, SlotOptions
@@ -21,8 +22,10 @@ from proximo.envs.host.workers import ProcessBackend
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError
 from proximo.spaces import Path, leaves, pick
+from proximo.types import PyTree
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Who steps the environments."""
 
@@ -272,7 +275,7 @@ def timestep(buffers: Buffers, spec: EnvSpec, envs: slice) -> Timestep:
     """Views of what the environments `envs` report."""
     state = spec.groups.critic_state_space
 
-    def judged(arrays: list[np.ndarray]) -> PyTree:
+    def judged(arrays: list[NDArray[Any]]) -> PyTree:
         return None if state is None else as_tree(state, [array[envs] for array in arrays])
 
     return Timestep(
@@ -287,7 +290,10 @@ def timestep(buffers: Buffers, spec: EnvSpec, envs: slice) -> Timestep:
 def lane_step(own: GroupBuffers, group: Group, envs: slice) -> LaneStep:
     """Views of what the lanes of a group report."""
     lanes, space = lanes_of(envs, group.size), group.observation_space
-    part = lambda array: None if array is None else array[lanes]  # noqa: E731
+
+    def part(array: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if array is None else array[lanes]
+
     return LaneStep(
         obs=as_tree(space, [array[lanes] for array in own.obs]),
         action_mask=part(own.action_mask),
@@ -302,7 +308,7 @@ def lane_step(own: GroupBuffers, group: Group, envs: slice) -> LaneStep:
     )
 
 
-def action_places(buffers: Buffers, spec: EnvSpec, envs: slice) -> list[tuple[str, Path, np.ndarray]]:
+def action_places(buffers: Buffers, spec: EnvSpec, envs: slice) -> list[tuple[str, Path, NDArray[Any]]]:
     """Where the actions of these environments are written: of each group, leaf by leaf."""
     return [
         (name, path, array[lanes_of(envs, group.size)])

@@ -10,13 +10,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 
-def make_registered(registered: EnvSpec | str, **options: Any) -> gymnasium.Env:
+def make_registered(registered: EnvSpec | str, **options: Any) -> gymnasium.Env[Any, Any]:
     """From what was registered: a worker process may not have run the code that does so."""
     # Its checker asks at every step what lanes ask better.
     return gymnasium.make(registered, disable_env_checker=True, **options)
 
 
-def make_atari(name: str, **options: Any) -> gymnasium.Env:
+def make_atari(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """The standard preprocessing: up to 30 no-ops at the start, every fourth frame (the maximum of the last two),
     84 x 84 in grey, the last four frames. Episodes are whole games and rewards are not clipped, so that returns are
     scores; `normalize.clip_rewards` clips them for learning."""
@@ -34,7 +34,7 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
     is deterministic, and a seeded reset puts it back to where it was when it was first loaded.
     """
 
-    def __init__(self, env: gymnasium.Env, sticky: float):
+    def __init__(self, env: gymnasium.Env[Any, Any], sticky: float):
         super().__init__(env)
         self._sticky = sticky
         self._game: Any = env.unwrapped

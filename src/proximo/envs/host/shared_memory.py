@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.envs.groups import Group
 from proximo.envs.spec import EnvSpec
@@ -40,7 +41,7 @@ def fence() -> None:
         pass
 
 
-def stored_dtype(space: spaces.Space) -> np.dtype:
+def stored_dtype(space: spaces.Space[Any]) -> np.dtype:
     """The type in which numbers of `space` are kept: JAX has no 64-bit ones."""
     dtype = np.dtype(space.dtype)
     if dtype.itemsize < 8:
@@ -116,16 +117,17 @@ class Layout:
         return sum(_room(shape, dtype) for _, shape, dtype in self.fields())
 
 
-def _shape(leaf: spaces.Space) -> tuple[int, ...]:
+def _shape(leaf: spaces.Space[Any]) -> tuple[int, ...]:
     assert leaf.shape is not None  # what has none was refused before
     return leaf.shape
 
 
 def _room(shape: tuple[int, ...], dtype: Any) -> int:
-    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+    size: int = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def aligned(block: np.ndarray) -> np.ndarray:
+def aligned(block: NDArray[Any]) -> NDArray[Any]:
     """A block of bytes from where arrays may begin."""
     return block[-block.ctypes.data % ALIGNMENT :]
 
@@ -133,7 +135,7 @@ def aligned(block: np.ndarray) -> np.ndarray:
 class GroupBuffers:
     """The arrays of one group of agents; leading axis: lanes."""
 
-    def __init__(self, arrays: dict[str, np.ndarray], group: Group):
+    def __init__(self, arrays: dict[str, NDArray[Any]], group: Group):
         self.obs = _leaf_arrays(arrays, "obs", group.observation_space)
         self.final_obs = _leaf_arrays(arrays, "final_obs", group.observation_space)
         self.action = _leaf_arrays(arrays, "action", group.action_space)
@@ -150,7 +152,7 @@ class Buffers:
 
     def __init__(self, layout: Layout, memory: Any):
         block, start = aligned(np.frombuffer(memory, np.uint8)), 0
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for name, shape, dtype in layout.fields():
             used = math.prod(shape) * np.dtype(dtype).itemsize
             arrays[name] = block[start : start + used].view(dtype).reshape(shape)
@@ -181,15 +183,15 @@ class Buffers:
         self.seed = arrays["seed"]
 
 
-def _below(arrays: dict[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
+def _below(arrays: dict[str, NDArray[Any]], start: str) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
 
 
-def _leaf_arrays(arrays: dict[str, np.ndarray], name: str, space: spaces.Space) -> list[np.ndarray]:
+def _leaf_arrays(arrays: dict[str, NDArray[Any]], name: str, space: spaces.Space[Any]) -> list[NDArray[Any]]:
     return [arrays[f"{name}{number}"] for number, _ in enumerate(leaves(space))]
 
 
-def as_tree(space: spaces.Space, arrays: list[np.ndarray]) -> Any:
+def as_tree(space: spaces.Space[Any], arrays: list[NDArray[Any]]) -> Any:
     """Arrays, one per leaf, as a tree of the shape of `space`."""
     rest = iter(arrays)
     return build(space, lambda *_: next(rest))

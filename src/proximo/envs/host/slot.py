@@ -349,7 +349,7 @@ class Slot:
             raise ValueError("its snapshot has actions that it does not take")
         return actions
 
-    def _action_leaves(self) -> list[spaces.Space]:
+    def _action_leaves(self) -> list[spaces.Space[Any]]:
         """The spaces of `_own_actions`."""
         return [leaf for _, leaf in leaves(self._action_space)]
 

@@ -221,5 +221,6 @@ def _array(text: str, shape: list[int], raw: bytes) -> np.ndarray:
     if math.prod(shape) * dtype.itemsize != len(raw):
         raise ValueError("the array is not as long as it should be")
     if dtype.kind == "b":
-        return (np.frombuffer(raw, np.uint8) != 0).reshape(shape)
-    return np.frombuffer(raw, dtype).reshape(shape).copy()
+        return np.asarray(np.frombuffer(raw, np.uint8) != 0).reshape(shape)
+    array: np.ndarray = np.frombuffer(raw, dtype).reshape(shape).copy()
+    return array

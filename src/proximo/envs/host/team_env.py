@@ -16,7 +16,7 @@ from proximo.envs.host.transfer import MASK
 from proximo.spaces import leaves, pick
 
 
-class TeamEnv(gymnasium.Env):
+class TeamEnv(gymnasium.Env[Any, Any]):
     """`env` without a reset of its own. Observations are the arrays of all agents; actions are a dictionary by agent;
     rewards [A] are in the order of the groups; it has ended when it is over for all. A mask is in the info."""
 

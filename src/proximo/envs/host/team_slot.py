@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.envs.host.bounds import blank
 from proximo.envs.host.shared_memory import UNSAID
@@ -28,12 +29,12 @@ class Member:
     """Reads its action."""
     rows: list[Row]
     final_rows: list[Row]
-    blanks: list[np.ndarray]
+    blanks: list[NDArray[Any]]
     """What stands in the rows while it is not there."""
-    action_space: spaces.Space
-    flags: np.ndarray | None
+    action_space: spaces.Space[Any]
+    flags: NDArray[Any] | None
     """Its action mask, where it has one."""
-    starts: np.ndarray
+    starts: NDArray[Any]
     """Where the flags of each of its choices begin."""
 
     def show(self, obs: Any) -> None:
@@ -193,11 +194,11 @@ class TeamSlot(Slot):
     def _own_actions(self) -> list[np.ndarray]:
         return [array[lanes] for own, lanes, _ in self._spans for array in own.action]
 
-    def _action_leaves(self) -> list[spaces.Space]:
+    def _action_leaves(self) -> list[spaces.Space[Any]]:
         groups = self.options.spec.groups.values()
         return [leaf for group in groups for _, leaf in leaves(group.action_space)]
 
-    def _shown(self) -> list[np.ndarray]:
+    def _shown(self) -> list[NDArray[Any]]:
         rows = [row.array for row in (*self._rows, *self._state_rows)]
         flags = [
             part[lanes]
@@ -207,7 +208,7 @@ class TeamSlot(Slot):
         ]
         return rows + flags
 
-    def _show_again(self, shown: list[np.ndarray]) -> None:
+    def _show_again(self, shown: list[NDArray[Any]]) -> None:
         super()._show_again(shown)
         self._alive, self._acts = self._flags("alive"), self._flags("acts")
 

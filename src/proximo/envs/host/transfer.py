@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from proximo.errors import EnvError
 from proximo.spaces import Path, build, leaves, pick, shown, to_mask
@@ -23,7 +24,7 @@ class EnvContractError(Exception):
 class Row:
     """Where one entry of an observation is written: the row `index` of `array`. `what` is what errors call it."""
 
-    def __init__(self, path: Path, array: np.ndarray, index: int, what: str = "observation"):
+    def __init__(self, path: Path, array: NDArray[Any], index: int, what: str = "observation"):
         self.path = path
         self._what = what
         self.array = array[index, ...]
@@ -59,7 +60,9 @@ class Row:
             raise EnvContractError(f"{self._what}{shown(self.path)} is {self.array[first]} at the index {list(first)}")
 
 
-def learnable(space: spaces.Space, obs: Any, mask_source: str | None, name: str) -> tuple[spaces.Space, list[str]]:
+def learnable(
+    space: spaces.Space[Any], obs: Any, mask_source: str | None, name: str
+) -> tuple[spaces.Space[Any], list[str]]:
     """The space of the environment `name` without its mask and without texts, which no network reads; and where the
     texts were."""
     if not isinstance(space, spaces.Dict):
@@ -101,7 +104,7 @@ def mask_method(env: Any) -> Any:
         return getattr(env, "action_masks", None)
 
 
-def fitting_mask(space: spaces.Space, given: Any, starts: np.ndarray, whose: str = "") -> np.ndarray:
+def fitting_mask(space: spaces.Space[Any], given: Any, starts: NDArray[Any], whose: str = "") -> NDArray[Any]:
     """A mask of `space` as it was given, if it allows something in each choice; `starts`: where their flags begin."""
     if given is None:
         raise EnvContractError(f"the action mask{whose} is missing, which was there at the first reset")
@@ -114,7 +117,7 @@ def fitting_mask(space: spaces.Space, given: Any, starts: np.ndarray, whose: str
     return mask
 
 
-def choices(space: spaces.Space) -> list[int]:
+def choices(space: spaces.Space[Any]) -> list[int]:
     """How many flags each choice has in a mask of `space`."""
     sizes: list[int] = []
     for _, leaf in leaves(space):
@@ -127,11 +130,11 @@ def choices(space: spaces.Space) -> list[int]:
     return sizes
 
 
-def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> Callable[[], Any]:
+def action_reader(space: spaces.Space[Any], arrays: list[NDArray[Any]], index: int) -> Callable[[], Any]:
     """A function that reads the action in row `index` of the buffers, as the environment takes it."""
     rest = iter(arrays)
 
-    def reader(_: Path, leaf: spaces.Space) -> Callable[[], Any]:
+    def reader(_: Path, leaf: spaces.Space[Any]) -> Callable[[], Any]:
         array = next(rest)
         if isinstance(leaf, spaces.Discrete):
             return lambda: array.item(index)
@@ -142,7 +145,8 @@ def action_reader(space: spaces.Space, arrays: list[np.ndarray], index: int) -> 
 
     readers = build(space, reader)
     if callable(readers):
-        return readers
+        one: Callable[[], Any] = readers
+        return one
     return lambda: _called(readers)
 
 

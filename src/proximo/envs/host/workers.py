@@ -286,7 +286,8 @@ def num_cores() -> int:
 def _packed(factory: Callable[[], Any], name: str) -> bytes:
     """The factory by itself, so that a worker that cannot unpack it can say so."""
     try:
-        return cloudpickle.dumps(factory)
+        packed: bytes = cloudpickle.dumps(factory)
+        return packed
     except Exception as error:
         raise UserError(
             f"{name} cannot be sent to another process ({type(error).__name__}: {error}); hand in a factory that "

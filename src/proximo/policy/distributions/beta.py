@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import betaln, digamma
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Key, Shaped
 
 from proximo.policy.distributions.gaussian import Bounds
 
@@ -56,7 +55,7 @@ class Beta:
         a, b = jnp.split(1 + jax.nn.squareplus(params), 2, axis=-1)
         return a, b
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Normal and uniform numbers [..., 2, K, A]: for two gamma variates of each entry."""
         normal, uniform = jax.random.split(key)
         shape = (*shape, 2, self.bounds.size, ATTEMPTS)
@@ -87,5 +86,5 @@ class Beta:
         spread = (a - 1) * digamma(a) + (b - 1) * digamma(b) - (a + b - 2) * digamma(a + b)
         return (betaln(a, b) - spread).sum(-1)
 
-    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, ...]:
+    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, "..."]:
         return self.bounds.from_unit(2 * action - 1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from proximo.config import NetworkConfig
 from proximo.errors import UserError
@@ -18,8 +20,7 @@ from proximo.policy.distributions.beta import Beta
 from proximo.policy.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from proximo.policy.distributions.gaussian import WIDEST, Bounds, Gaussian, TanhGaussian
 from proximo.spaces import Path, build, leaves, mask_shape, shown
-
-Tree = Any
+from proximo.types import PyTree
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Composite:
             for piece, shape, size in zip(flags, self.mask_shapes, sizes, strict=True)
         ]
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> tuple[Any, ...]:
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.noise(own, shape) for part, own in zip(self.parts, keys, strict=True))
 
@@ -73,29 +74,29 @@ class Composite:
         self, params: Float[Array, "*B P"], noise: tuple[Any, ...], mask: Bool[Array, "*B M"] | None = None
     ) -> tuple[Array, ...]:
         each = zip(self.parts, self._params(params), noise, self._masks(mask), strict=True)
-        return tuple(part.sample(*own) for part, *own in each)
+        return tuple(part.sample(params, noise, mask) for part, params, noise, mask in each)
 
     def mode(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B M"] | None = None) -> tuple[Array, ...]:
         each = zip(self.parts, self._params(params), self._masks(mask), strict=True)
-        return tuple(part.mode(*own) for part, *own in each)
+        return tuple(part.mode(params, mask) for part, params, mask in each)
 
     def log_prob(
         self, params: Float[Array, "*B P"], action: tuple[Array, ...], mask: Bool[Array, "*B M"] | None = None
     ) -> Float[Array, "*B"]:
         each = zip(self.parts, self._params(params), action, self._masks(mask), strict=True)
-        return sum(part.log_prob(*own) for part, *own in each)
+        return reduce(add, (part.log_prob(params, action, mask) for part, params, action, mask in each))
 
     def entropy(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B M"] | None = None) -> Float[Array, "*B"]:
         each = zip(self.parts, self._params(params), self._masks(mask), strict=True)
-        return sum(part.entropy(*own) for part, *own in each)
+        return reduce(add, (part.entropy(params, mask) for part, params, mask in each))
 
-    def to_env(self, action: tuple[Array, ...]) -> Tree:
+    def to_env(self, action: tuple[Array, ...]) -> PyTree:
         """Dictionaries and tuples nested like the space."""
         members = [part.to_env(own) for part, own in zip(self.parts, action, strict=True)]
         return jax.tree.unflatten(self.tree, [members[number] for number in self.order])
 
 
-def build_distribution(space: spaces.Space, network: NetworkConfig) -> Distribution:
+def build_distribution(space: spaces.Space[Any], network: NetworkConfig) -> Distribution:
     """The distribution for an action space."""
     found = list(leaves(space))
     parts = tuple(_of_leaf(leaf, network, path) for path, leaf in found)
@@ -108,7 +109,7 @@ def build_distribution(space: spaces.Space, network: NetworkConfig) -> Distribut
     return Composite(parts, tuple(mask_shape(leaf) for _, leaf in found), tuple(order), tree)
 
 
-def _of_leaf(space: spaces.Space, network: NetworkConfig, path: Path) -> Distribution:
+def _of_leaf(space: spaces.Space[Any], network: NetworkConfig, path: Path) -> Distribution:
     if isinstance(space, spaces.Discrete):
         _check_range(space, space.start, space.n)
         return Categorical(int(space.n), int(space.start))
@@ -140,7 +141,7 @@ def _of_box(space: spaces.Box, network: NetworkConfig) -> Distribution:
     return gaussian(bounds, network.initial_std if network.std == "state" else None)
 
 
-def _check_range(space: spaces.Space, start: Any, num: Any) -> None:
+def _check_range(space: spaces.Space[Any], start: Any, num: Any) -> None:
     limits = np.iinfo(np.int32)
     first, last = np.asarray(start, object), np.asarray(start, object) + np.asarray(num, object) - 1
     if np.min(first) < limits.min or np.max(last) > limits.max:

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
+from numpy.typing import NDArray
 
 # Far below every logit a network emits, and finite: sums and gradients of masked actions stay finite.
 MASKED = -1e9
@@ -59,7 +60,7 @@ class Categorical:
     def num_params(self) -> int:
         return self.n
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         return jax.random.uniform(key, shape, jnp.float32)
 
     def sample(
@@ -99,7 +100,7 @@ class MultiCategorical:
         return sum(self.sizes)
 
     @property
-    def _slots(self) -> np.ndarray:
+    def _slots(self) -> NDArray[Any]:
         """[K, longest] where each component's numbers stand in the concatenation; -1 for padding."""
         slots = np.full((len(self.sizes), max(self.sizes)), -1)
         offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
@@ -113,7 +114,7 @@ class MultiCategorical:
         allowed = real if mask is None else real & mask[..., slots]
         return masked_log_softmax(params[..., slots], allowed), allowed
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         return jax.random.uniform(key, (*shape, len(self.sizes)), jnp.float32)
 
     def sample(
@@ -133,7 +134,7 @@ class MultiCategorical:
     def entropy(self, params: Float[Array, "*B P"], mask: Bool[Array, "*B P"] | None = None) -> Float[Array, "*B"]:
         return categorical_entropy(self._log_probs(params, mask)[0]).sum(-1)
 
-    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, ...]:
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
         shifted = action + jnp.asarray(self.starts, action.dtype).reshape((1,) * (action.ndim - 1) + (-1,))
         return shifted.reshape(action.shape[:-1] + self.shape)
 
@@ -152,7 +153,7 @@ class Bernoulli:
     def _log_probs(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None) -> Float[Array, "*B K 2"]:
         return masked_log_softmax(jnp.stack([jnp.zeros_like(params), params], axis=-1), mask)
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         return jax.random.uniform(key, (*shape, self.num_params), jnp.float32)
 
     def sample(
@@ -171,5 +172,5 @@ class Bernoulli:
     def entropy(self, params: Float[Array, "*B K"], mask: Bool[Array, "*B K 2"] | None = None) -> Float[Array, "*B"]:
         return categorical_entropy(self._log_probs(params, mask)).sum(-1)
 
-    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, ...]:
+    def to_env(self, action: Int[Array, "*B K"]) -> Int[Array, "..."]:
         return action.astype(jnp.int8).reshape(action.shape[:-1] + self.shape)

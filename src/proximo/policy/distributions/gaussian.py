@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from jaxtyping import Array, Float, Integer, Shaped
+from jaxtyping import Array, Float, Integer, Key, Shaped
+from numpy.typing import NDArray
 
 from proximo.errors import UserError
 
@@ -23,7 +24,7 @@ WIDEST = 1e18
 largest float, say that there is no bound, and stretching -1..1 onto them would make 3e37 of 0.1."""
 
 
-def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
+def _inside(bound: NDArray[Any], inward: float) -> NDArray[Any]:
     """A bound in single precision, rounded into the box: the nearest number may lie outside, and numbers too small
     to be normal are zero on the device."""
     with np.errstate(over="ignore", under="ignore"):
@@ -35,7 +36,7 @@ def _inside(bound: np.ndarray, inward: float) -> np.ndarray:
     return np.where(np.abs(single) >= abs(tiny), single, np.where(single * np.sign(tiny) > 0, tiny, np.float32(0)))
 
 
-def _whole(bound: np.ndarray, side: int) -> list[float | int]:
+def _whole(bound: NDArray[Any], side: int) -> list[float | int]:
     """A bound of whole numbers, exactly; the end of a wide dtype's range is what Gymnasium makes of infinity."""
     numbers = [int(number) for number in bound.reshape(-1)]
     if bound.dtype.itemsize < 4 or (side < 0 and bound.dtype.kind == "u"):
@@ -85,7 +86,7 @@ class Bounds:
         return len(self.low)
 
     @property
-    def between(self) -> np.ndarray:
+    def between(self) -> NDArray[Any]:
         """[K] which entries lie between two bounds: both finite, and less than `WIDEST` apart (and than the dtype's
         greatest number, where that is less)."""
         low, high = np.array(self.low, np.float64), np.array(self.high, np.float64)
@@ -97,7 +98,7 @@ class Bounds:
         """Whether every entry lies between two bounds."""
         return bool(self.between.all())
 
-    def from_unit(self, unit: Float[Array, "*B K"]) -> Shaped[Array, ...]:
+    def from_unit(self, unit: Float[Array, "*B K"]) -> Shaped[Array, "..."]:
         """-1..1 exactly onto low..high where there are two bounds, clipped into the box everywhere; rounded where the
         space is one of whole numbers."""
         row = (1,) * (unit.ndim - 1) + (-1,)
@@ -149,7 +150,7 @@ class Gaussian:
             log_std = jnp.clip(log_std + math.log(self.state_std), *LOG_STD_RANGE)
         return mean, log_std
 
-    def noise(self, key: Any, shape: tuple[int, ...]) -> Float[Array, ...]:
+    def noise(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         return jax.random.normal(key, (*shape, self.bounds.size), jnp.float32)
 
     def sample(
@@ -173,11 +174,11 @@ class Gaussian:
         """Sum of log std + log(2 pi e)/2."""
         return (self._mean_and_log_std(params)[1] + 0.5 * (1 + LOG_2PI)).sum(-1)
 
-    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, ...]:
+    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, "..."]:
         return self.bounds.from_unit(action)
 
 
-def log_tanh_slope(x: Float[Array, ...]) -> Float[Array, ...]:
+def log_tanh_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)): exact where 1 - tanh^2 would round to zero."""
     return 2 * (LOG_2 - x - jax.nn.softplus(-2 * x))
 
@@ -205,5 +206,5 @@ class TanhGaussian(Gaussian):
         slopes = (log_tanh_slope(nodes) * HERMITE_WEIGHTS.reshape(row)).sum(-1)
         return super().entropy(params) + slopes.sum(-1)
 
-    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, ...]:
+    def to_env(self, action: Float[Array, "*B K"]) -> Shaped[Array, "..."]:
         return self.bounds.from_unit(jnp.tanh(action))
