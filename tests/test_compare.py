@@ -126,7 +126,8 @@ def test_the_last_row_may_be_half_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_as_the_trainer_leaves_it(tmp_path: Path) -> None:
-    result = PPOTrainer(ENV, total_timesteps=2_048, eval_frequency=4, eval_episodes=2, out=tmp_path / "run").train()
+    given: dict[str, Any] = {"total_timesteps": 2_048, "num_envs": 4, "eval_frequency": 2, "eval_episodes": 2}
+    result = PPOTrainer(ENV, out=tmp_path / "run", **given).train()
     (found,) = gather([tmp_path / "run"])
     assert found == read_outcome(tmp_path / "run", found.trial, {}, ENV, 0)
     assert (found.state, found.steps, found.env, found.seed) == ("complete", result["total_steps"], ENV, 0)

@@ -424,7 +424,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
     with pytest.raises(UserError) as caught:
         checkpoint.load(tmp_path / "old.safetensors")
     assert str(caught.value).endswith(
-        f"it holds proximo-checkpoint-{version}, and proximo-checkpoint-4 is expected. "
+        f"it holds proximo-checkpoint-{version}, but proximo-checkpoint-4 is expected. "
         "Another version of Proximo wrote it."
     )
 
@@ -436,6 +436,7 @@ def forged_text(held: dict[str, np.ndarray], kind: str, text: str, path: Path) -
     path.write_bytes(safetensors.numpy.save(ordered, {"proximo": header}))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("kind", "changes"), [("policy", FORGED_POLICIES), ("checkpoint", FORGED_CHECKPOINTS)], ids=["policy", "checkpoint"]
 )

@@ -250,6 +250,7 @@ def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path: Path) ->
     assert run_single_experiment(config, tmp_path / "run")["updates"] == 12
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path: Path) -> None:
     grid = {"ppo.gamma": [0.9, 0.99], "ppo.epochs_per_update": [1, 2]}
     trials = make_trials(None, grid, 2)
@@ -267,6 +268,7 @@ def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path: P
     assert slots._take(None) is None
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("count", "shares"), [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1], [2, 3, 4]]), (7, [[0], [1], [2], [3], [4], [0], [1]])]
 )

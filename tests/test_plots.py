@@ -239,6 +239,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert files == set()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_whatever_fails_is_only_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("mine")

@@ -327,9 +327,9 @@ def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind: str,
 FORKED = """
 import multiprocessing, time
 from functools import partial
-from proximo import envs
 from proximo.config import EnvConfig
-from faulty import Faulty, Helped
+from faulty import Helped
+from made import gymnasium_source
 def main():
     with gymnasium_source(Helped).open_envs(4, EnvConfig(workers=2)) as pool:
         pool.reset(0)

@@ -439,6 +439,7 @@ FORGED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", FORGED)
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_forged_snapshots_leave_the_environments_as_after_a_reset(name: str, workers: int) -> None:

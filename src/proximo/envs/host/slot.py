@@ -513,7 +513,10 @@ def kind_of(value: Any) -> str:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the environment's own code on, if it got there."""
-    while trace and trace.tb_next and trace.tb_frame.f_globals.get("__package__") == __package__:
+    """A traceback from the environment's own code on, if it got there: what comes after our last line."""
+    theirs = trace
+    while trace:
+        if trace.tb_frame.f_globals.get("__package__") == __package__:
+            theirs = trace.tb_next or trace
         trace = trace.tb_next
-    return trace
+    return theirs
