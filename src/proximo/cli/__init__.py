@@ -53,10 +53,11 @@ def _complain(error: object) -> None:
     make_rich(stderr=True).print(f"[red]Error:[/red] {safe(error)}")
 
 
-def show_version(wanted: bool) -> None:
+def show_version(wanted: bool) -> bool:
     if wanted:
         out.print(f"proximo {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
