@@ -132,7 +132,7 @@ def copy(untracked: Path, tmp_path: Path) -> Path:
 
 def test_a_run_is_fed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sender:
-        sent = 0
+        sent, address = 0, ""
 
         def __init__(self) -> None:
             self.did: list[str] = []
@@ -523,15 +523,17 @@ def test_trouble_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proximo.tracking.feed.time.sleep", lambda seconds: None)
 
     class Sender:
-        sent = 7
+        sent, address = 7, ""
         errors: ClassVar = [ConnectionError("Connection refused"), ValueError("Invalid model name ('a.b')")]
+
+        def feed(self) -> None:
+            raise AssertionError("it is only asked to finish")
 
         def finish(self) -> None:
             if self.errors:
                 raise self.errors.pop(0)
 
-    sender: Any = Sender()  # which is only asked to finish
-    keep_feeding(sender)
+    keep_feeding(Sender())
     assert said == [
         {"trouble": "connection refused", "reached": False, "sent": 7},
         {"trouble": "Invalid model name ('a.b')", "reached": True, "sent": 7},

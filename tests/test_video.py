@@ -70,7 +70,7 @@ def test_long_films_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert write_video(tmp_path / "film", (grey(i) for i in range(4)), 30.0) == (4, False)
 
 
-@pytest.mark.parametrize(("frames", "words"), [([], "no frame was drawn"), ([grey(0), grey(0, 8, 8)], "one size")])
+@pytest.mark.parametrize(("frames", "words"), [([], "no frame was drawn"), ([grey(0), grey(0, 8, 8)], "same size")])
 def test_what_cannot_be_written_leaves_nothing_behind(frames: list[Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         write_video(tmp_path / "film", frames, 30.0)

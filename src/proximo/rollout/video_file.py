@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def write_video(stem: Path, frames: Iterable[np.ndarray], fps: float) -> tuple[i
 class Movie:
     """An MP4 that grows frame by frame; the first frame gives the size."""
 
-    def __init__(self, file: IO[bytes], fps: float):
+    def __init__(self, file: io.BytesIO, fps: float):
         import av
 
         self._container = av.open(file, "w", format="mp4")
