@@ -36,10 +36,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Shapes and types of every function and dataclass: `[B]` against `[B, 1]` is the classic silent bug.
 # Not of the settings: what they may be is said by `proximo.settings`, in words, and in a program they are traced.
-# Nor of the commands: their annotations are Typer's, which hands over None where an option does not count.
-UNCHECKED = ("cli", "config")
 PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
-NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name not in UNCHECKED]
+NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
 install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
 
 import proximo.cli  # noqa: E402
