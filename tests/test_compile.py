@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -107,3 +110,37 @@ def test_settings_are_keys_with_every_value_in_order() -> None:
     assert settings_key(one) != settings_key(other)
     assert settings_key(NetworkConfig()) == settings_key(NetworkConfig())
     assert settings_key(NetworkConfig()) != settings_key(NetworkConfig(hidden_sizes=(3,)))
+
+
+LISTEN = """
+import jax
+from jax._src.xla_bridge import backends_are_initialized
+
+heard, update = [], jax.config.update
+
+def listen(name, value):
+    heard.append((name, value, backends_are_initialized()))
+    update(name, value)
+
+jax.config.update = listen
+{first}
+assert ("jax_cpu_enable_async_dispatch", False, False) in heard, heard
+"""
+FIRST = {
+    "trainer": "import proximo; proximo.PPOTrainer('jumanji/Maze-v0', preset=False)",
+    "agent": "import proximo; proximo.PPOAgent(observation_dim=4, action_dim=2).act([0.0] * 4)",
+    "experiment": "from proximo.experiment.runner import find_compiled; find_compiled([], None)",
+    "run": "from pathlib import Path; from proximo.config import Config, EnvConfig; "
+    "from proximo.train.load import make_environment; "
+    "make_environment(Path('run'), Config(env=EnvConfig(id='jumanji/Maze-v0')))",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", FIRST)
+def test_jax_is_set_up_before_it_starts(first: str) -> None:
+    """The option is read once, when JAX first computes something in a process."""
+    own = {name: value for name, value in os.environ.items() if name != "JAX_CPU_ENABLE_ASYNC_DISPATCH"}
+    code = LISTEN.format(first=FIRST[first])
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
