@@ -194,8 +194,7 @@ def settled(members: Members, alive: jax.Array | None, over: jax.Array) -> Membe
 
 def _seen(members: Members) -> dict[str, PyTree]:
     """What the next step begins with."""
-    names = ("obs", "action_mask", "alive", "acts")
-    return {name: getattr(members, name) for name in names}
+    return {"obs": members.obs, "action_mask": members.action_mask, "alive": members.alive, "acts": members.acts}
 
 
 def _following(report: Report) -> tuple[dict[str, dict[str, PyTree]], PyTree]:
