@@ -184,7 +184,9 @@ class CompiledProgram:
     def _chunk(
         self, state: ProgramState, num_updates: jax.Array, numbers: DynamicConfig
     ) -> tuple[ProgramState, UpdateReport]:
-        one = partial(train_step, runner=self.runner, config=merge(self._shape, numbers), recipe=self.recipe)
+        config = merge(self._shape, numbers)
+        plain = partial(train_step, runner=self.runner, config=config, recipe=self.recipe)
+        one = jax.jit(plain, inline=True)  # so that it is traced once, for its shapes and for the loop
         shapes = jax.eval_shape(one, state)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((self.max_chunk, *leaf.shape), leaf.dtype), shapes)
 
