@@ -4,7 +4,8 @@
     python bench/versions.py ../before . [--rounds 5] [--only workers]
 
 Each measurement is a process of its own that trains, after a warm-up, with the same settings; a pair is one of each
-version, and which of the two goes first changes from pair to pair.
+version, and which of the two goes first changes from pair to pair. Where a setting has changed its unit or name in
+between, `--before-settings '{"minibatch_size": 256}'` are those of the version before.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ CASES: dict[str, tuple[str | Callable[[], Any], int, dict[str, Any]]] = {
 }
 
 
-def measure(case: str) -> float:
-    """Steps per second of the version that Python finds, from the end of the warm-up to the last update."""
+def measure(case: str, given: dict[str, Any]) -> float:
+    """Steps per second of the version that Python finds, from the end of the warm-up to the last update but one."""
     from proximo import PPOTrainer
 
     env, steps, own = CASES[case]
-    settings = SETTINGS | own
+    settings = SETTINGS | own | given
     times: list[tuple[int, float]] = []
 
     def watch(metrics: dict[str, Any]) -> None:
@@ -79,15 +80,16 @@ def measure(case: str) -> float:
             **settings,
         )
         trainer.train(watch)
-    # Compiled updates are reported by the chunk, all at once: what counts is the last report of each.
+    # Compiled updates are reported by the chunk, all at once: what counts is the last report of each. The very last
+    # one comes after the final evaluation.
     ends = [now for now, later in pairwise(times) if later[1] - now[1] > REPORT_SECONDS]
-    begun, last = next(end for end in ends if end[0] >= WARM_UP), times[-1]
+    begun, last = next(end for end in ends if end[0] >= WARM_UP), ends[-1]
     return (last[0] - begun[0]) / (last[1] - begun[1])
 
 
-def measured(case: str, version: Path) -> float:
+def measured(case: str, version: Path, settings: str) -> float:
     here = os.environ | {"PYTHONPATH": str(version / "src"), "JAX_PLATFORMS": "cpu", "PROXIMO_MLFLOW": "0"}
-    command = [sys.executable, __file__, "--measure", case]
+    command = [sys.executable, __file__, "--measure", case, "--before-settings", settings]
     done = subprocess.run(command, env=here, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{case} of {version}:\n{done.stderr}")
@@ -99,10 +101,11 @@ def main() -> None:
     parser.add_argument("versions", nargs="*", type=Path, help="Two source trees: before and after.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--before-settings", default="{}", help="Settings that only the first gets, as JSON.")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure)))
+        print(json.dumps(measure(options.measure, json.loads(options.before_settings))))
         return
     if len(options.versions) != 2:
         parser.error("expected two source trees, before and after")
@@ -111,7 +114,8 @@ def main() -> None:
         ratios = []
         for turn in range(options.rounds):
             order = (before, after) if turn % 2 == 0 else (after, before)
-            rates = {version: measured(case, version) for version in order}
+            given = {before: options.before_settings, after: "{}"}
+            rates = {version: measured(case, version, given[version]) for version in order}
             ratios.append(rates[after] / rates[before])
             print(f"{case:12} before {rates[before]:9,.0f}, after {rates[after]:9,.0f} steps/s", end="  ")
             print(f"ratio {ratios[-1]:.3f}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -137,7 +138,7 @@ def action_reader(space: spaces.Space[Any], arrays: list[NDArray[Any]], index: i
     def reader(_: Path, leaf: spaces.Space[Any]) -> Callable[[], Any]:
         array = next(rest)
         if isinstance(leaf, spaces.Discrete):
-            return lambda: array.item(index)
+            return partial(array.item, index)
         if isinstance(leaf, spaces.Box) and array.dtype == np.float64:
             # Rounded to single precision by the policy, and perhaps across a bound.
             return lambda: np.clip(array[index, ...], leaf.low, leaf.high)
