@@ -6,7 +6,8 @@
 
 Traced are the making of one update's program and its run: collecting, learning, and what the host does around it.
 Of each file it tells how many lines its functions have that were entered, which is what somebody has to read; of the
-whole also how many of them were executed, and the packages in order. What worker processes do is not seen from here.
+whole also how many of them were executed, the packages in order, and the stages: the packages that the functions which
+hold an update together go into, one after the other. What worker processes do is not seen from here.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ SMALL = {
 }
 
 
+UPDATE = ("train_step", "rollout", "learn_from", "learn")
+STAGES, SETTINGS = ("rollout", "multi_agent", "ppo"), "ppo/static_config.py"
+
+
 class Walk:
     """The functions of Proximo that were entered, in the order in which each was first, and the lines they ran."""
 
@@ -44,12 +49,18 @@ class Walk:
         self.functions: dict[tuple[str, str], None] = {}
         self.read: dict[str, set[int]] = {}
         self.executed: dict[str, set[int]] = {}
+        self.stages: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         file = frame.f_code.co_filename
         if not file.startswith(str(ROOT)):
             return None
         name = Path(file).relative_to(ROOT).as_posix()
+        package = name.partition("/")[0]
+        caller = "" if frame.f_back is None else frame.f_back.f_code.co_qualname
+        stage = package in STAGES and name != SETTINGS
+        if caller in UPDATE and stage and self.stages[-1:] != [package]:
+            self.stages.append(package)
         self.functions.setdefault((name, frame.f_code.co_qualname.replace(".<locals>", "")))
         source, first = inspect.getsourcelines(frame.f_code)
         filled = (number for number, text in enumerate(source, first) if text.strip())
@@ -91,6 +102,7 @@ def report(found: Walk, with_functions: bool) -> str:
     packages = list(dict.fromkeys(file.partition("/")[0] for file in files))
     read, executed = (sum(map(len, lines.values())) for lines in (found.read, found.executed))
     rows.append(f"{read:5}  lines in {len(files)} files, {executed} of them executed; in order: {', '.join(packages)}")
+    rows.append(f"       stages: {', '.join(found.stages)}")
     return "\n".join(rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from proximo.compile import compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
@@ -246,6 +246,7 @@ def learn(
 ) -> tuple[ProgramState, UpdateReport]:
     """Learn from what was collected up to `state.runner`. Whatever kind of environment made it."""
     policies, standing = behaviour.policies, state.runner
+    num_valid, mean_reward = counted(experience, config.env.num_envs)
     prepared = prepare(experience, behaviour)
     train, lanes, metrics = update(state.train, state.lanes, *prepared, policies, config, recipe)
     if config.train.on_nonfinite == "skip":
@@ -254,15 +255,17 @@ def learn(
         # The environments have moved on, and so does what goes with them; it may hold what was not finite.
         lanes, standing = finite_part(lanes), replace(standing, carry=finite_part(standing.carry))
     train = replace(train, opponents=behaviour.updated_opponents(train))
-    rewards = [
-        own.reward.reshape(*own.reward.shape[:-1], config.env.num_envs, -1) for own in experience.groups.values()
-    ]
-    valid, reward = env_valid(experience.groups, config.env.num_envs), jnp.concatenate(rewards, axis=-1).mean(-1)
-    num_valid = valid.sum(dtype=jnp.int32)
     train = replace(train, env_steps=train.env_steps.after(num_valid, config.frames_per_batch))
-    mean_reward = jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
     report = UpdateReport(stacked(metrics), behaviour.scored(experience.episodes), num_valid, mean_reward)
     return ProgramState(train, lanes, standing), report
+
+
+def counted(experience: Experience, num_envs: int) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """How many steps of environments count, and what was paid in them in the mean over all agents."""
+    each = [own.reward.reshape(*own.reward.shape[:-1], num_envs, -1) for own in experience.groups.values()]
+    valid, reward = env_valid(experience.groups, num_envs), jnp.concatenate(each, axis=-1).mean(-1)
+    num_valid = valid.sum(dtype=jnp.int32)
+    return num_valid, jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
 
 
 def finite_part(tree: PyTree) -> PyTree:
