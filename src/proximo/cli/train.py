@@ -9,6 +9,7 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    EnvArguments,
     Mlflow,
     NoMlflow,
     NoPreset,
@@ -21,6 +22,7 @@ from proximo.cli.common import (
     flag,
     given_settings,
     out,
+    with_env_arguments,
 )
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
@@ -36,6 +38,8 @@ Examples:
 * `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on one that is written in JAX
 
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
+
+* `proximo train LunarLander-v3 --env-arg continuous=true --env-arg gravity=-5` makes the environment with arguments
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
@@ -64,6 +68,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
+    env_arguments: EnvArguments = None,
     preset: Preset = None,
     no_preset: NoPreset = False,
     mlflow: Mlflow = None,
@@ -79,6 +84,7 @@ def train(
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
     flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
+    flags = with_env_arguments(flags, given, env_arguments)
     env_id = (given | flags).get("env.id")
     if env_id is None:
         raise UserError(
@@ -86,15 +92,16 @@ def train(
         )
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
-    from proximo.presets import choose_preset, remarks, without_preset
+    from proximo.presets import remarks, without_preset
+    from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
 
-    tuned = choose_preset(which, env_id)
+    tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
-    if not isinstance(which, str) and not tuned and config is None:
-        said.append(without_preset(trainer.config, CHANGED))
+    if unfit or (not isinstance(which, str) and not tuned and config is None):
+        said.append(without_preset(trainer.config, CHANGED, unfit))
     for sentence in () if quiet else said:
         out.print(f"[dim]{safe(sentence)}[/dim]")
     run_to_end(trainer)

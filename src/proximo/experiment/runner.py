@@ -20,6 +20,7 @@ from typing import Any
 from proximo import envs, settings
 from proximo.compile import prepare_backend
 from proximo.config import Config
+from proximo.envs.arguments import env_key
 from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
 from proximo.errors import UserError
@@ -80,7 +81,7 @@ def run_multiple_experiments(
         given = settings.from_mapping(config or {}, "config")
     flags = settings.from_keywords(keywords) | {"ppo.own": named_own(own)}
     named = isinstance(env, str | list | tuple) or env is None
-    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [envs.make(env).spec.id]
+    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [_name_of(env, given | flags)]
     first = flags.pop("seed", given.pop("seed", 0))
     given.pop("env.id", None)
     chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
@@ -132,6 +133,8 @@ def _carry_out(
     compiled = find_compiled(missing, env)
     count = max(1, min(jobs or len(cores), len(missing)))
     progress.start(plan, out, missing, count)
+    for sentence in plan.remarks:
+        progress.note(sentence)
     if told := overlap(missing, compiled):
         progress.note(told)
     tracker = make_tracker(plan, out, progress.warn)
@@ -169,10 +172,18 @@ def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
     """The environments that are written in JAX. What cannot be made, and settings that do not fit, are refused here,
     before anything is trained."""
     prepare_backend()
-    made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
+    made: dict[str, envs.JaxEnv | envs.HostSource] = {}
     for run in runs:
-        settled(run.config, with_groups(made[run.config.env.id], run.config.agents).spec.groups)
-    return {env_id for env_id, source in made.items() if not isinstance(source, envs.HostSource)}
+        key = env_key(run.config.env)
+        if key not in made:
+            made[key] = envs.make_configured(run.config.env, env)
+        settled(run.config, with_groups(made[key], run.config.agents).spec.groups)
+    return {run.config.env.id for run in runs if not isinstance(made[env_key(run.config.env)], envs.HostSource)}
+
+
+def _name_of(env: Any, given: settings.Values) -> str:
+    """The id of an environment that was handed in."""
+    return envs.make(env, given.get("env.kwargs"), given.get("env.wrappers", ())).spec.id
 
 
 class Slots:
@@ -276,4 +287,4 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
-    return config.env.id, split_static(config)[0]
+    return env_key(config.env), split_static(config)[0]

@@ -24,7 +24,7 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
 
     prepare_backend()
     try:
-        return with_groups(envs.make(config.env.id), config.agents)
+        return with_groups(envs.make_configured(config.env), config.agents)
     except UserError as error:
         raise UserError(
             f"{run} was trained on {config.env.id}, which cannot be made by that name here: {error} An environment "

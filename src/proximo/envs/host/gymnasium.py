@@ -15,12 +15,13 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
+from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.registered import make_atari, make_registered
+from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
 from proximo.envs.host.slot import CRITIC_STATE
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
 from proximo.envs.spec import EnvSpec
@@ -48,8 +49,8 @@ def names() -> list[str]:
     return [env_id for env_id in ids if not env_id.startswith("GymV")]
 
 
-def make(name: str) -> GymnasiumSource:
-    """The environment with the id `name`."""
+def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSource:
+    """The environment with the id `name`, made with `kwargs`, inside of `wrappers`."""
     for prefix, (package, extra) in PLUGINS.items():
         if name.startswith(prefix):
             if not importlib.util.find_spec(package):
@@ -59,10 +60,12 @@ def make(name: str) -> GymnasiumSource:
         raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
-    factory: Callable[..., gymnasium.Env[Any, Any]] = partial(make_registered, gymnasium.registry.get(name, name))
+    factory: Callable[..., Any] = partial(make_registered, gymnasium.registry.get(name, name), **kwargs)
     if name.startswith("ALE/"):
-        factory = partial(make_atari, name)
-    return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
+        factory = partial(make_atari, name, **kwargs)
+    if wrappers:
+        factory = partial(make_wrapped, factory, tuple(wrappers))
+    return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES), kwargs)
 
 
 def accepts(env: Any) -> bool:
@@ -71,15 +74,19 @@ def accepts(env: Any) -> bool:
     return callable(env) and not hasattr(env, "step")
 
 
-def wrap(env: Any) -> GymnasiumSource:
-    """A source from an environment object, of which each slot gets a copy, or from a factory."""
+def wrap(env: Any, wrappers: Wrappers = ()) -> GymnasiumSource:
+    """A source from an environment object, of which each slot gets a copy, or from a factory; inside of `wrappers`."""
+
+    def wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(make_wrapped, factory, tuple(wrappers)) if wrappers else factory
+
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise UserError(
             f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
             f"and say how many there shall be with num_envs."
         )
     if not isinstance(env, gymnasium.Env):
-        source = GymnasiumSource(Fresh(env), None)
+        source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=getattr(env, "keywords", {}))
         source.check_fresh()
         return source
     try:
@@ -90,15 +97,22 @@ def wrap(env: Any) -> GymnasiumSource:
             f"environments needs its own; hand in a factory instead, such as "
             f"env=lambda: {type(env.unwrapped).__name__}(...)."
         ) from None
-    return GymnasiumSource(partial(copy.deepcopy, env), env.spec.id if env.spec else None)
+    return GymnasiumSource(wrapped(partial(copy.deepcopy, env)), env.spec.id if env.spec else None)
 
 
 class GymnasiumSource:
     """Environments of Gymnasium's. One is made here at once, to see what it is like."""
 
-    def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        env_id: str | None,
+        drawing: Callable[[], Any] | None = None,
+        kwargs: Kwargs = NOTHING,
+    ):
         self.factory = factory
         self._drawing = drawing
+        self._kwargs = kwargs
         self.notices: list[str] = []
         self._env_id = env_id
         env = self._made()
@@ -140,7 +154,8 @@ class GymnasiumSource:
 
     def filmed(self, env: EnvConfig) -> tuple[AsyncEnvPool, Camera]:
         """One environment in this process, and the camera on it."""
-        drawn = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
+        made = partial(_made, env_id=self._env_id, kwargs=self._kwargs)
+        drawn = drawable(made, self.factory, self._drawing, self.spec.id)
         camera = Camera(drawn, self.spec.id)
         return AsyncEnvPool(lambda: camera, self.spec, 1, env, mask_source=self.mask_source), camera
 
@@ -149,10 +164,10 @@ class GymnasiumSource:
         self._made().close()
 
     def _made(self) -> gymnasium.Env[Any, Any]:
-        return _made(self.factory, self._env_id)
+        return _made(self.factory, self._env_id, self._kwargs)
 
 
-def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, Any]:
+def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gymnasium.Env[Any, Any]:
     """One environment, or a sentence that says why there is none."""
     try:
         env = factory()
@@ -170,6 +185,8 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, 
     except ModuleNotFoundError as error:
         raise UserError(f"{env_id or 'The environment'} cannot be made: {error}.") from None
     except Exception as error:
+        if kwargs:
+            raise refused(env_id or "The environment", kwargs, error) from None
         raise EnvError(
             f"{env_id or 'The environment'} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()
         ) from None

@@ -24,6 +24,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs.api import Roster
+from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
 from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
@@ -74,8 +75,8 @@ def _named(env_id: str) -> str:
     return env_id.replace("/", ".").replace("-", "_")
 
 
-def make(name: str) -> PettingZooSource:
-    """The environment that `name`, such as `classic.rps_v2`, means."""
+def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> PettingZooSource:
+    """The environment that `name`, such as `classic.rps_v2`, means, made with `kwargs`, inside of `wrappers`."""
     module, _, env = name.rpartition(".")
     if module == MPE and not importlib.util.find_spec(MPE):
         raise UserError(f'pettingzoo/{name} needs the package {MPE}; pip install "proximo[pettingzoo]"')
@@ -83,8 +84,8 @@ def make(name: str) -> PettingZooSource:
         near = difflib.get_close_matches(name, _all_names(), 1, 0.6)
         hint = f"did you mean pettingzoo/{near[0]}?" if near else "`proximo envs pettingzoo` lists them."
         raise UserError(f"PettingZoo has no environment {name}; {hint}")
-    factory = partial(make_zoo, module, env)
-    return PettingZooSource(factory, f"pettingzoo/{name}", partial(factory, render_mode=PICTURES))
+    factory = partial(make_zoo, module, env, tuple(wrappers), **kwargs)
+    return PettingZooSource(factory, f"pettingzoo/{name}", partial(factory, render_mode=PICTURES), kwargs)
 
 
 def _is_module(name: str) -> bool:
@@ -99,10 +100,11 @@ def accepts(env: Any) -> bool:
     return isinstance(env, pettingzoo.ParallelEnv | pettingzoo.AECEnv)
 
 
-def wrap(env: Any) -> PettingZooSource:
-    """A source from an environment object, of which each slot gets a copy, or from a factory."""
+def wrap(env: Any, wrappers: Wrappers = ()) -> PettingZooSource:
+    """A source from an environment object, of which each slot gets a copy, or from a factory; inside of `wrappers`."""
     if not accepts(env):
-        source = PettingZooSource(partial(parallel, Fresh(env)), None)
+        factory = partial(parallel, Fresh(env), tuple(wrappers))
+        source = PettingZooSource(factory, None, kwargs=getattr(env, "keywords", {}))
         source.check_fresh()
         return source
     kind = type(env.unwrapped).__name__
@@ -113,15 +115,22 @@ def wrap(env: Any) -> PettingZooSource:
             f"This {kind} cannot be copied ({type(error).__name__}: {error}), and each of the environments "
             f"needs its own; hand in a factory instead, such as env=lambda: {kind}(...)."
         ) from None
-    return PettingZooSource(partial(parallel, partial(copy.deepcopy, env)), None)
+    return PettingZooSource(partial(parallel, partial(copy.deepcopy, env), tuple(wrappers)), None)
 
 
 class PettingZooSource:
     """Environments of PettingZoo's. One is made here at once, to see what it is like."""
 
-    def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        env_id: str | None,
+        drawing: Callable[[], Any] | None = None,
+        kwargs: Kwargs = NOTHING,
+    ):
         self.factory = factory
         self._drawing = drawing
+        self._kwargs = kwargs
         self._env_id = env_id
         env = self._made()
         self._name = env_id or str(env)
@@ -173,10 +182,10 @@ class PettingZooSource:
         self._made().close()
 
     def _made(self, factory: Callable[[], Any] | None = None) -> Any:
-        return _made(factory or self.factory, self._env_id)
+        return _made(factory or self.factory, self._env_id, self._kwargs)
 
 
-def _made(factory: Callable[[], Any], env_id: str | None) -> Any:
+def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> Any:
     """One environment, or a sentence that says why there is none."""
     name = env_id or "The environment"
     try:
@@ -188,6 +197,8 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> Any:
     except UserError:
         raise
     except Exception as error:
+        if kwargs:
+            raise refused(name, kwargs, error) from None
         raise EnvError(f"{name} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()) from None
     if not isinstance(env, pettingzoo.ParallelEnv):
         raise UserError(f"{name} must be one of PettingZoo's, not {type(env).__module__}.{type(env).__name__}.")
