@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from proximo.envs.arguments import Kwargs, Wrappers, check_taken
-from proximo.envs.spec import EnvSpec
 from proximo.errors import OtherKind, UserError, quoted
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         Timestep,
         Transition,
     )
+    from proximo.envs.spec import EnvSpec
 
 __all__ = [
     "FAMILIES",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from proximo.config import EnvConfig
+from proximo.envs.own_modules import import_named
 from proximo.errors import UserError, quoted
 
 Kwargs = Mapping[str, Any]
@@ -64,7 +64,7 @@ def find_wrapper(name: str) -> Callable[..., Any]:
     """The class, or the function, that `package.module:Class` or `package.module.Class` names."""
     module, path = wrapper_module(name)
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = import_named(module)
     except ModuleNotFoundError as error:
         raise UserError(f"env.wrappers names {name}, which cannot be imported: {str(error).rstrip('.')}.") from None
     except Exception as error:

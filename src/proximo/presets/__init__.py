@@ -55,6 +55,14 @@ def find_preset(env_id: str) -> Values:
     return {}
 
 
+def preset_ids() -> list[str]:
+    """The environments that have one; `ALE/...` for a whole namespace, which EnvPool has too."""
+    found = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/**/*.yaml"))
+    plain = [name.removeprefix("gymnasium/") for name in found]
+    ids = [f"{name.removesuffix('default')}..." if name.endswith("/default") else name for name in plain]
+    return [*ids, "envpool/<Atari game>-v5"]
+
+
 def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[str]:
     """What a user should know of a preset's values and those that were `given`; `title` is the environment it is for,
     or its name, and `leave_out` does without it."""

@@ -24,12 +24,15 @@ from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
 from proximo.envs.host.slot import CRITIC_STATE
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
+from proximo.envs.installed import find_module
+from proximo.envs.own_modules import look_here_for
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
+KNOWN = ("gymnasium", *(package for package, _ in PLUGINS.values()))
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
@@ -58,6 +61,8 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSo
             importlib.import_module(package)
     if ":" in name and not MODULE_AND_ID.fullmatch(name):
         raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
+    if ":" in name:
+        look_here_for(name.partition(":")[0])
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
     factory: Callable[..., Any] = partial(make_registered, gymnasium.registry.get(name, name), **kwargs)
@@ -183,7 +188,7 @@ def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gym
     except gymnasium.error.Error as error:
         raise UserError(f"{env_id} cannot be made: {error}") from None
     except ModuleNotFoundError as error:
-        raise UserError(f"{env_id or 'The environment'} cannot be made: {error}.") from None
+        raise UserError(f"{env_id or 'The environment'} cannot be made: {_missing(error, env_id)}.") from None
     except Exception as error:
         if kwargs:
             raise refused(env_id or "The environment", kwargs, error) from None
@@ -199,7 +204,23 @@ def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gym
     return env
 
 
+def _missing(error: ModuleNotFoundError, env_id: str | None) -> str:
+    """What is to be said of a module that cannot be found; of the one that the id names, where it is looked for."""
+    module, colon, _ = (env_id or "").partition(":")
+    lacking = getattr(error.__cause__ or error, "name", None)  # Gymnasium raises another error from the first one
+    if colon and lacking and f"{module}.".startswith(f"{lacking}."):
+        return f"there is no module {lacking}, neither installed, nor in PYTHONPATH, nor in the current folder"
+    return str(error.__cause__ or error).rstrip(".")
+
+
 def _unknown(env_id: str) -> str:
+    module = None if ":" in env_id else find_module(env_id, KNOWN)
+    if module is not None:
+        return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
+    before, colon, name = env_id.rpartition(":")
+    if colon:
+        same = difflib.get_close_matches(name, list(gymnasium.registry), 1, 0.6)
+        return f"{before} registers no environment {name}{f'; did you mean {before}:{same[0]}?' if same else '.'}"
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
     return f"There is no environment {env_id}; {hint}"

@@ -35,6 +35,7 @@ from proximo.envs.host.slot import AgentFields, MultiAgentLayout, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
 from proximo.envs.host.transfer import MASK, learnable
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
+from proximo.envs.own_modules import look_here_for
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
 from proximo.spaces import Path, leaves, shown
@@ -80,6 +81,8 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> PettingZooS
     module, _, env = name.rpartition(".")
     if module == MPE and not importlib.util.find_spec(MPE):
         raise UserError(f'pettingzoo/{name} needs the package {MPE}; pip install "proximo[pettingzoo]"')
+    if "." in name:
+        look_here_for(name)
     if not registered(module, env) and not _is_module(name):
         near = difflib.get_close_matches(name, _all_names(), 1, 0.6)
         hint = f"did you mean pettingzoo/{near[0]}?" if near else "`proximo envs pettingzoo` lists them."
