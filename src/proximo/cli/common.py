@@ -47,6 +47,11 @@ EnvArguments = Annotated[
     ),
 ]
 
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import Python modules that the settings name, though the folder was not made here."),
+]
+
 
 def with_env_arguments(flags: settings.Values, given: settings.Values, texts: list[str] | None) -> settings.Values:
     """`flags` with those of `--env-arg`, over what a file has `given`."""

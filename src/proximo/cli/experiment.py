@@ -15,6 +15,7 @@ from proximo.cli.common import (
     NoPreset,
     Preset,
     Quiet,
+    Trust,
     app,
     check_loudness,
     chosen_preset,
@@ -75,6 +76,7 @@ def experiment(
     ] = None,
     mlflow: Mlflow = None,
     no_mlflow: NoMlflow = False,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     from proximo.experiment.plan import Plan, default_folder
@@ -84,7 +86,8 @@ def experiment(
         others = (what, trials, steps, seed, out_dir, config, assignments, env_arguments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
             raise UserError(
-                "--resume continues an experiment as it was planned; only --jobs and --quiet can be given with it."
+                "--resume continues an experiment as it was planned; only --jobs, --trust and --quiet can be given "
+                "with it."
             )
         plan, path = Plan.load(resume), resume
     else:
@@ -102,7 +105,7 @@ def experiment(
     if resume is None:
         plan.save(path)
     progress = Progress() if quiet else ProgressDisplay(out)
-    summary = carry_out(plan, path, jobs, progress)
+    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)
     failed = sum(run["state"] != "complete" for run in summary["runs"])

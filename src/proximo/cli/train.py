@@ -15,6 +15,7 @@ from proximo.cli.common import (
     NoPreset,
     Preset,
     Quiet,
+    Trust,
     Verbose,
     app,
     check_loudness,
@@ -137,6 +138,7 @@ def resume(
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -150,7 +152,7 @@ def resume(
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = Console() if quiet else Display(verbose)
-    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console))
+    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console, trust=trust))
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
@@ -185,6 +187,7 @@ def evaluate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Record one episode as MP4 and GIF.")] = False,
+    trust: Trust = False,
 ) -> None:
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import default_policy, find_run, read_config
@@ -201,7 +204,7 @@ def evaluate(
         from proximo.rollout.video import render_video
         from proximo.train.load import open_run
 
-        agents, source = open_run(path, config, which)
+        agents, source = open_run(path, config, which, trust)
         videos: list[str] = []
         notices: list[str] = []
         how = (not stochastic, config.eval.max_steps)

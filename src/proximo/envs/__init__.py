@@ -12,7 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from proximo.envs.arguments import Kwargs, Wrappers, check_taken
+from proximo.envs.arguments import Kwargs, Wrappers, check_taken, is_known, wrapper_parts
 from proximo.errors import OtherKind, UserError, quoted
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ __all__ = [
     "families",
     "make",
     "make_configured",
+    "named_modules",
 ]
 
 
@@ -167,6 +168,29 @@ def make(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> Jax
         f"factory of Gymnasium's or PettingZoo's, or an object with spec, reset(key) and step(key, state, action); "
         f"not {type(env).__name__}."
     )
+
+
+def named_modules(env: EnvConfig, handed_in: bool = False, even_imported: bool = False) -> list[str]:
+    """What the settings of an environment name that is imported, or called, to make it, and that is no part of Proximo
+    or of an installed family: the module before a colon, PettingZoo's `package.module`, wrappers. An environment that
+    was `handed_in` is not made from its id.
+
+    A module that is imported already does nothing more, and is left out unless `even_imported`. Wrappers are called, so
+    for them it makes no difference.
+    """
+    found = [] if handed_in else _modules_of_id(env.id)
+    wrappers = [wrapper_parts(wrapper)[0] for wrapper in env.wrappers]
+    modules = [name for name in found if even_imported or name not in sys.modules]
+    return modules + [name for name in wrappers if not is_known(name)]
+
+
+def _modules_of_id(env_id: str) -> list[str]:
+    prefix, slash, name = env_id.partition("/")
+    zoo = FAMILIES["pettingzoo"]
+    if slash and prefix in families():
+        return zoo.module().named_modules(name) if prefix == zoo.prefix and zoo.installed else []
+    module, colon, _ = env_id.partition(":")
+    return [module] if colon else []
 
 
 def _is_factory(env: Any) -> bool:

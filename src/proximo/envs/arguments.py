@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -58,6 +59,12 @@ def wrapper_module(name: str) -> tuple[str, str]:
     """The module that the name of a wrapper names, and what it names there."""
     module, _, path = name.partition(":") if ":" in name else name.rpartition(".")
     return module, path
+
+
+def is_known(name: str) -> bool:
+    """Whether this is a wrapper of Gymnasium's that does nothing but wrap: `RecordVideo` writes to where it is told."""
+    module, path = wrapper_module(name)
+    return module == "gymnasium.wrappers" and re.fullmatch(r"[A-Z]\w*", path) is not None and path != "RecordVideo"
 
 
 def find_wrapper(name: str) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import Values
 from proximo.train.preset import fitting_preset
+from proximo.train.trust import vouch_for
 from proximo.yaml_file import read_yaml
 
 PLAN = "experiment.json"
@@ -58,7 +59,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     by_id: bool = True
     """Whether the environments can be made from their ids; otherwise they were handed in."""
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     """What is to be said of it, once."""
 
     def save(self, out: Path) -> None:
@@ -76,6 +77,7 @@ class Plan:
             }
             for run in self.runs
         ]
+        vouch_for(out, [run.config.env for run in self.runs])
         write_atomically(out / PLAN, to_json({"name": self.name, "by_id": self.by_id, "runs": runs}, indent=1) + "\n")
 
     @classmethod

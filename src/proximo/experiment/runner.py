@@ -47,6 +47,7 @@ from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import settled
 from proximo.train.setup import named_own
+from proximo.train.trust import check_trust
 
 
 def run_multiple_experiments(
@@ -88,7 +89,7 @@ def run_multiple_experiments(
     plan = replace(make_plan(ids, chosen, given, flags, preset), by_id=named)
     path = Path(out) if out is not None else default_folder(plan.name)
     plan.save(path)
-    return carry_out(plan, path, jobs, progress, None if named else env, own)
+    return carry_out(plan, path, jobs, progress, None if named else env, own, trust=True)
 
 
 def carry_out(
@@ -98,9 +99,11 @@ def carry_out(
     progress: Progress | None = None,
     env: Any = None,
     own: Mapping[str, Any] = NOTHING,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Train what is missing of the experiment in `out`, and write its results. `env` is the environment, where it was
-    handed in as an object; `own` are the loss and the optimizer, where they were."""
+    handed in as an object; `own` are the loss and the optimizer, where they were. `trust` imports Python modules that
+    the settings of an experiment name which was not made here."""
     if env is None and not plan.by_id:
         raise UserError(
             f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
@@ -114,10 +117,11 @@ def carry_out(
     out = out.absolute()  # an environment may change the working directory
     progress, cores = progress or Progress(), available_cores()
     check_folder(out)
+    check_trust(out, [run.config.env for run in plan.runs], trust, handed_in=env is not None)
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is already running in another process.")
-        return _carry_out(plan, out, jobs, progress, env, own, cores)
+        return _carry_out(plan, out, jobs, progress, env, own, cores, trust)
 
 
 def _carry_out(
@@ -128,6 +132,7 @@ def _carry_out(
     env: Any,
     own: Mapping[str, Any],
     cores: list[int],
+    trust: bool,
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
     compiled = find_compiled(missing, env)
@@ -141,7 +146,7 @@ def _carry_out(
     with Interrupt() as interrupt, progress:
         tracker.start()
         try:
-            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own, trust)
             with same_for_all(env):
                 slots.run()
             summary = summarize(plan, out)
@@ -200,7 +205,9 @@ class Slots:
         progress: Progress,
         interrupt: Interrupt,
         own: Mapping[str, Any] = NOTHING,
+        trust: bool = False,
     ):
+        self._trust = trust
         self._waiting = [(shape_of(run.config), run) for run in runs]
         self._at_work: Counter[Hashable] = Counter()
         self._out, self._count, self._cores, self._env, self._own = out, count, cores, env, own
@@ -243,9 +250,10 @@ class Slots:
         """Train one run, here or in the worker; how it ended."""
         path, tell = self._out / run.folder, partial(self._progress.tell, run)
         if run.config.env.id in self._compiled:
-            return attempt(run.config, path, self._env, tell, self._own)
+            return attempt(run.config, path, self._env, tell, self._own, self._trust)
         assert worker is not None
-        job = {"settings": settings.to_mapping(run.config), "path": str(path), "packed": self._packed}
+        told = settings.to_mapping(run.config)
+        job = {"settings": told, "path": str(path), "packed": self._packed, "trust": self._trust}
         end = worker.run(job, tell, self._interrupt)
         return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
 

@@ -49,6 +49,7 @@ from proximo.train.setup import (
     resolve,
     with_own,
 )
+from proximo.train.trust import check_trust
 
 CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
 
@@ -143,16 +144,18 @@ class PPOTrainer:
         loss: Any = None,
         optimizer: Any = None,
         console: Console | None = None,
+        trust: bool = False,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
         where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
         `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
-        holds.
+        holds. `trust` imports Python modules that the settings of a run name which was not made here.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
+        check_trust(path, [saved.config.env], trust, handed_in=env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.progress.counters, steps)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)

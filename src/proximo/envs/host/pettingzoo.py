@@ -91,6 +91,12 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> PettingZooS
     return PettingZooSource(factory, f"pettingzoo/{name}", partial(factory, render_mode=PICTURES), kwargs)
 
 
+def named_modules(name: str) -> list[str]:
+    """The module outside of PettingZoo and mpe2 that `name` names, if it does."""
+    module, _, env = name.rpartition(".")
+    return [] if module == MPE or registered(module, env) else [name]
+
+
 def _is_module(name: str) -> bool:
     try:
         return "." in name and importlib.util.find_spec(name) is not None
