@@ -6,6 +6,7 @@ import copy
 import difflib
 import importlib
 import importlib.util
+import math
 import re
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
 from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.snapshot import BOOKKEEPING
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
 from proximo.envs.installed import find_module
 from proximo.envs.own_modules import look_here_for
@@ -35,6 +37,8 @@ PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "
 KNOWN = ("gymnasium", *(package for package, _ in PLUGINS.values()))
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
+PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
+"""A wrapper with one of these leaves rewards as they are."""
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 
 
@@ -122,6 +126,7 @@ class GymnasiumSource:
         self._env_id = env_id
         env = self._made()
         name = env_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
+        check_reward_space(env, name)
         try:
             answer = env.reset(seed=0)
         except Exception as error:
@@ -224,6 +229,27 @@ def _unknown(env_id: str) -> str:
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
     return f"There is no environment {env_id}; {hint}"
+
+
+def check_reward_space(env: Any, name: str) -> None:
+    """Refuse an environment that declares several rewards for each step, unless a wrapper may make one of them. What
+    does so without a word is named at its first step."""
+    while not declares_rewards(env):
+        if not isinstance(env, gymnasium.Wrapper) or (type(env) not in BOOKKEEPING and type(env).step not in PASSING):
+            return
+        env = env.env
+    shape = getattr(env.reward_space, "shape", None)
+    if shape and math.prod(shape) > 1:
+        raise UserError(
+            f"{name} gives {math.prod(shape)} rewards at each step (its reward_space is {env.reward_space}), and PPO "
+            f"learns from one number; put a wrapper around it that weighs and adds them (env.wrappers), as "
+            f"mo_gymnasium.wrappers:LinearReward does."
+        )
+
+
+def declares_rewards(env: Any) -> bool:
+    """Whether this very object has a `reward_space`: wrappers pass on the attributes of what they wrap."""
+    return "reward_space" in vars(env) or hasattr(type(env), "reward_space")
 
 
 def find_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any) -> str | None:

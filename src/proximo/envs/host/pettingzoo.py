@@ -146,7 +146,9 @@ class PettingZooSource:
         try:
             obs, infos = env.reset(seed=0)
             self._turns = takes_turns(env)
-            self._roster, agent_fields, left_out = survey(env, obs, infos, self._turns)
+            self._roster, agent_fields, left_out = survey(env, obs, infos, self._turns, self._name)
+        except EnvError:
+            raise
         except Exception as error:
             raise EnvError(
                 f"The environment {self._name} cannot be reset: {type(error).__name__}: {error}.",
@@ -221,7 +223,9 @@ def _has_extra(module: str) -> bool:
     return any(env_id.startswith(f"{module}/") for env_id in pettingzoo.aec_registry)
 
 
-def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[str, AgentFields], list[str]]:
+def survey(
+    env: Any, obs: Any, infos: Any, turns: bool, env_name: str
+) -> tuple[Roster, dict[str, AgentFields], list[str]]:
     """Who there is, where each one's part is in what `env` reports, and which texts are left out."""
     observation_spaces, action_spaces, agent_fields = {}, {}, {}
     left_out: list[str] = []
@@ -234,7 +238,7 @@ def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[st
         elif agent in informed or (informed and (turns or agent not in obs)):
             mask = "info"  # who is not on turn, or not there yet, need not have one
         seen = obs[agent] if agent in obs else space.sample()
-        space, texts = learnable(space, seen, mask, f"of the agent {name}")
+        space, texts = learnable(space, seen, mask, f"{env_name} (agent {name})")
         left_out += [f"[{name!r}]{path}" for path in texts]
         inside: Path = ()
         if mask == "obs" and isinstance(space, spaces.Dict) and list(space.spaces) == [OBSERVATION]:
