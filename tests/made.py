@@ -6,13 +6,14 @@ from typing import Any
 
 from proximo import envs
 from proximo.envs.api import HostSource, JaxEnv
+from proximo.envs.arguments import Kwargs, Wrappers
 from proximo.envs.compiled.agents import ManyAgents
 from proximo.envs.host.gymnasium import GymnasiumSource
 from proximo.envs.host.pettingzoo import PettingZooSource
 
 
-def jax_env(env: Any) -> JaxEnv:
-    made = envs.make(env)
+def jax_env(env: Any, kwargs: Kwargs | None = None) -> JaxEnv:
+    made = envs.make(env, kwargs)
     assert isinstance(made, JaxEnv)
     return made
 
@@ -29,8 +30,8 @@ def host_source(env: Any) -> HostSource:
     return made
 
 
-def gymnasium_source(env: Any) -> GymnasiumSource:
-    made = envs.make(env)
+def gymnasium_source(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> GymnasiumSource:
+    made = envs.make(env, kwargs, wrappers)
     assert isinstance(made, GymnasiumSource)
     return made
 

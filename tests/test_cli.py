@@ -170,13 +170,13 @@ def test_envs() -> None:
     assert done.returncode == 0
     assert "gymnax/CartPole-v1" in done.stdout
     assert "gymnax/Acrobot-v1" not in done.stdout
-    assert "gymnax/Acrobot-v1" in command("envs").stdout
+    assert "gymnax/Acrobot-v1" in command("envs", "gymnax").stdout
 
 
 def test_envs_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     absent = Family("nowhere", "package_that_is_not_there", "proximo.envs.nowhere", "games", extra="nowhere")
     monkeypatch.setitem(FAMILIES, "nowhere", absent)
-    app(["envs", "CartPole"], standalone_mode=False)
+    app(["envs"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert 'nowhere  games; not installed: pip install "proximo[nowhere]"' in printed
     assert "gymnax/CartPole-v1" in printed

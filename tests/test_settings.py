@@ -35,6 +35,7 @@ from proximo.settings import (
     to_mapping,
     to_yaml,
 )
+from proximo.yaml_file import FLOAT
 
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 
@@ -105,6 +106,15 @@ def named_agents() -> st.SearchStrategy[dict[str, tuple[str, ...]]]:
     return st.dictionaries(st.text(), st.lists(st.text()).map(tuple), min_size=1)
 
 
+def plain_data() -> st.SearchStrategy[Any]:
+    """What arguments of environments are made of."""
+    leaf: st.SearchStrategy[Any] = (
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.from_regex(FLOAT)
+    )
+    leaf |= st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(["2024-01-31", "1_000", "0x1f", "yes"])
+    return st.recursive(leaf, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+
+
 @st.composite
 def valid_values(draw: st.DrawFn) -> dict[str, Any]:
     """Values for every setting, that also fit together."""
@@ -112,6 +122,8 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
     values = {
         "seed": draw(st.integers(0, MAX_SEED)),
         "env.id": draw(st.text()),
+        "env.kwargs": draw(st.none() | st.dictionaries(st.text(), plain_data(), min_size=1, max_size=3)),
+        "env.wrappers": draw(st.sampled_from([(), ("a.b:C",), ({"name": "a.b.C", "x": 1.0}, "a:C.D")])),
         "env.num_envs": draw(st.integers(1, 64)),
         "env.workers": draw(st.just("auto") | st.integers(0, 255)),
         "env.groups": draw(st.integers(1, 64)),

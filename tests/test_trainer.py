@@ -465,13 +465,13 @@ def test_settings_that_own_networks_do_not_read_are_refused(given: dict[str, Any
 def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("stop: {target_reward: 300, convergence_window: 50}")
-    tuned, _ = resolve("gymnax/CartPole-v1", None, True, {})
+    tuned = resolve("gymnax/CartPole-v1", None, True, {}).config
     assert (tuned.stop.target_reward, tuned.train.total_timesteps) == (475, 200_000)
-    assert resolve("gymnax/CartPole-v1", None, False, {})[0].stop.target_reward is None
-    layered, _ = resolve("gymnax/CartPole-v1", file, True, {"target_reward": 200})
+    assert resolve("gymnax/CartPole-v1", None, False, {}).config.stop.target_reward is None
+    layered = resolve("gymnax/CartPole-v1", file, True, {"target_reward": 200}).config
     assert (layered.stop.target_reward, layered.stop.convergence_window) == (200, 50)
     assert layered.train.total_timesteps == tuned.train.total_timesteps
-    assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {})[0].env.id == "gymnax/Acrobot-v1"
+    assert resolve(None, {"env": {"id": "gymnax/Acrobot-v1"}}, True, {}).config.env.id == "gymnax/Acrobot-v1"
 
 
 def test_wrong_environments_are_refused() -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from proximo.errors import UserError
+from proximo.errors import UserError, quoted
 
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
@@ -24,6 +25,8 @@ MOST = 10**9  # of what is counted: nobody lives to see more
 MOST_STEPS = 10**18  # of a run; counters hold that
 MOST_SAMPLES = 2**31 - 1  # of an update: more cannot be numbered
 WIDEST = 2**16
+WRAPPER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[:.][^\W\d]\w*(\.[^\W\d]\w*)*")
+"""The name of a wrapper: of its module, and of a class there."""
 MINIBATCH = 256  # samples: the most that are taken where the size is left open, without memory
 MINIBATCHES = 4  # of an update, with memory
 SEQUENCES = 4  # of a minibatch, with memory
@@ -58,6 +61,17 @@ class EnvConfig:
     """The environment, and how many copies of it run in parallel."""
 
     id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
+    kwargs: dict[str, Any] | None = setting(
+        None,
+        "Arguments that the environment is made with, such as {continuous: true, gravity: -5}; null: none.",
+        most=1000,
+    )
+    wrappers: tuple[str | dict[str, Any], ...] = setting(
+        (),
+        "Wrappers around it, the innermost first: names such as gymnasium.wrappers:FlattenObservation, or "
+        "{name: gymnasium.wrappers:TimeLimit, max_episode_steps: 50}.",
+        most=100,
+    )
     num_envs: int = setting(16, "Environments that are stepped in parallel.", at_least=1, at_most=MOST_ENVS)
     workers: Literal["auto"] | int = setting(
         "auto",
@@ -425,6 +439,13 @@ def _most_parts(whole: int, most: int) -> int:
 def check(config: Config) -> Config:
     """Return `config` if its settings fit together; otherwise say which do not, with the numbers."""
     ppo, frames, minibatch = config.ppo, config.frames_per_batch, config.minibatch_size
+    for wrapper in config.env.wrappers:
+        name = wrapper.get("name") if isinstance(wrapper, dict) else wrapper
+        if not isinstance(name, str) or not WRAPPER.fullmatch(name):
+            raise UserError(
+                f"env.wrappers must list names such as gymnasium.wrappers:FlattenObservation, or maps with such a "
+                f"`name` and arguments; not {quoted(wrapper)}."
+            )
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import difflib
 import math
 import numbers
@@ -20,7 +21,7 @@ import yaml
 from proximo.config import Config, check, check_minibatch, open_minibatch, setting
 from proximo.credentials import without_login
 from proximo.errors import UserError, quoted
-from proximo.yaml_file import parse, read_yaml
+from proximo.yaml_file import dump, parse, read_yaml
 
 # What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib), and our name.
 FOREIGN_NAMES = {
@@ -189,8 +190,17 @@ def _describe(expected: Any) -> str:
         return ", ".join(map(str, args)) if len(args) == 1 else "one of " + ", ".join(map(str, args))
     if origin in (types.UnionType, typing.Union):
         return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
-    if origin is tuple:
+    if origin is tuple and args[0] is int:
         return "a list of whole numbers such as [64, 64]"
+    if origin is tuple and typing.get_origin(args[0]) is typing.Literal:
+        return f"a list of {' and '.join(typing.get_args(args[0]))}"
+    if origin is tuple:
+        return "a list of names such as [gymnasium.wrappers:FlattenObservation]"
+    if origin is dict and args[1] is Any:
+        return (
+            "arguments such as {continuous: true, gravity: -5}: finite numbers, texts, true, false, null, and lists "
+            "and maps of these"
+        )
     if origin is dict:
         return "names with lists of agents, such as {wolf: [wolf_0, wolf_1]}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[expected]
@@ -218,6 +228,10 @@ def _convert(value: Any, expected: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError
         return tuple(_convert(item, args[0]) for item in value)
+    if origin is dict and args[1] is Any:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return {_convert(key, str): _plain_data(item) for key, item in value.items()} or None
     if origin is dict:
         if not isinstance(value, Mapping) or not value:
             raise ValueError
@@ -235,11 +249,37 @@ def _convert(value: Any, expected: Any) -> Any:
     return value
 
 
+def _plain_data(value: Any) -> Any:
+    """`value` as YAML and JSON both keep it, so that whoever reads it back makes the same environment; raises
+    ValueError where it is nothing of the kind."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, numbers.Integral):
+        if not -(2**63) <= int(value) < 2**64:
+            raise ValueError
+        return int(value)
+    if isinstance(value, numbers.Real):
+        if not math.isfinite(value):
+            raise ValueError
+        return float(value)
+    if isinstance(value, datetime.date):  # YAML takes 2024-01-31 for one
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_plain_data(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_convert(key, str): _plain_data(item) for key, item in value.items()}
+    raise ValueError
+
+
 def convert(setting: Setting, value: Any) -> Any:
     """`value` as the setting's type and within its range, or an error that says what was expected."""
     try:
         converted = _convert(value, setting.type)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, RecursionError):
         raise UserError(f"{setting.path} must be {_describe(setting.type)}, not {quoted(value)}.") from None
     limits = setting.metadata
     if limits["most"] is not None and isinstance(converted, tuple | dict):
@@ -262,7 +302,7 @@ def convert(setting: Setting, value: Any) -> Any:
 
 
 def _parts(converted: Any) -> list[Any]:
-    return list(converted.values()) if isinstance(converted, dict) else []
+    return [part for part in converted.values() if isinstance(part, tuple)] if isinstance(converted, dict) else []
 
 
 def _plain(limit: float) -> str:
@@ -332,6 +372,24 @@ def from_assignments(assignments: list[str]) -> Values:
             raise UserError(f"{found.path} must be {_describe(found.type)}, not {quoted(value)}.") from None
         values[found.path] = convert(found, parsed)
     return values
+
+
+def from_env_arguments(texts: list[str]) -> Values:
+    """The arguments of an environment from `name=value` texts; each value is YAML."""
+    found: Values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--env-arg takes name=value, such as gravity=-5; not {quoted(text)}.")
+        try:
+            parsed = parse(value)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise UserError(f"--env-arg {name.strip()}= must be followed by YAML, not {quoted(value)}.") from None
+        if name.strip() in found:
+            raise UserError(f"--env-arg {name.strip()} is given twice.")
+        found[name.strip()] = parsed
+    converted: Values = convert(SETTINGS["env.kwargs"], found)
+    return converted
 
 
 def from_keywords(keywords: Mapping[str, Any]) -> Values:
@@ -404,5 +462,4 @@ def to_mapping(config: Config) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The whole configuration as YAML that `from_file` reads back to an equal one."""
-    # Escaped, not as it is: YAML takes some characters beyond ASCII for line breaks, and folds them.
-    return yaml.safe_dump(to_mapping(config), sort_keys=False)
+    return dump(to_mapping(config))

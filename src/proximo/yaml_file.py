@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ LARGEST = 2**18
 MOST_REFERENCES, MOST_KEYS = 1000, 20_000
 DEEPEST = 50
 LONGEST_DETAIL = 300
+FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+"""Numbers such as 3e-4, which YAML 1.2 knows, and PyYAML takes for texts."""
 QUOTES = "'\""
 
 
@@ -40,6 +43,12 @@ def read_yaml(path: Path, inside: bool = False) -> Any:
 def parse(text: str) -> Any:
     """What YAML says: YAMLError, ValueError or RecursionError where that cannot be known."""
     return yaml.load(io.StringIO(text), _Loader)
+
+
+def dump(value: Any) -> str:
+    """YAML that `parse` reads back to an equal value."""
+    # Escaped, not as it is: YAML takes some characters beyond ASCII for line breaks, and folds them.
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False))
 
 
 def _read(path: Path) -> bytes:
@@ -88,3 +97,11 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that `_Loader` would take for a number."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))

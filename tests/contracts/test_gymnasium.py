@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -354,3 +355,38 @@ def test_an_observation_of_another_structure_is_named(given: Any, said: str) -> 
     with pytest.raises(EnvError, match=re.escape(said)) as caught:
         gymnasium_source(lambda: Lying(given))
     assert "environment Lying " in str(caught.value)
+
+
+class Objectives(host_probes.Walk):
+    """Pays two rewards at each step, as the environments of mo-gymnasium do."""
+
+    def __init__(self, declared: bool = True) -> None:
+        super().__init__()
+        if declared:
+            self.reward_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward, 1.0]), *rest
+
+
+class Weighed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        obs, rewards, *rest = self.env.step(action)
+        return obs, float(np.sum(np.asarray(rewards))), *rest
+
+
+def test_several_rewards_are_refused_before_anything_is_trained() -> None:
+    limited = partial(gymnasium.wrappers.TimeLimit, max_episode_steps=5)
+    factories: list[Any] = [Objectives, lambda: limited(gymnasium.wrappers.FlattenObservation(Objectives()))]
+    for factory in factories:
+        with pytest.raises(UserError, match=r"gives 2 rewards at each step .* mo_gymnasium.wrappers:LinearReward does"):
+            gymnasium_source(factory)
+    weighed = gymnasium_source(lambda: Weighed(Objectives()))
+    check_contract(weighed, EnvConfig(workers=0, max_steps_per_episode=7), steps=20, seeded=False)
+    pool = gymnasium_source(lambda: Objectives(declared=False)).open_envs(2, EnvConfig(workers=0))
+    pool.reset(0)
+    exchange(pool, np.zeros(2, np.int64))
+    with pytest.raises(EnvError, match=r"reward must be a number, not ndarray .*; a wrapper can weigh and add several"):
+        pool.recv(0)
+    pool.close()

@@ -757,3 +757,17 @@ def test_an_episode_is_filmed(env: Any) -> None:
     assert all(picture.dtype == np.uint8 and picture.shape == pictures[0].shape for picture in pictures)
     assert any((one != other).any() for one, other in itertools.pairwise(pictures))
     assert (pictures[-1] != pictures[0]).any(), "the last one is of the end, not of the next beginning"
+
+
+class Lying(zoo_probes.Lifetimes):
+    """Says that agents see dictionaries, and shows them arrays."""
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Dict({"place": super().observation_space(agent)})
+
+
+def test_an_observation_of_another_structure_is_named_with_its_agent() -> None:
+    with pytest.raises(
+        EnvError, match=r"lifetimes \(agent \w+\) does not keep .*which should be a dictionary with \['place'\]"
+    ):
+        pettingzoo_source(Lying)

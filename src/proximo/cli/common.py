@@ -38,6 +38,28 @@ Mlflow = Annotated[
 ]
 NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")]
 
+EnvArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-arg",
+        metavar="NAME=VALUE",
+        help="An argument that the environment is made with, such as gravity=-5 (env.kwargs); repeatable.",
+    ),
+]
+
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import Python modules that the settings name, though the folder was not made here."),
+]
+
+
+def with_env_arguments(flags: settings.Values, given: settings.Values, texts: list[str] | None) -> settings.Values:
+    """`flags` with those of `--env-arg`, over what a file has `given`."""
+    if not texts:
+        return flags
+    named = settings.from_env_arguments(texts)
+    return flags | {"env.kwargs": ((given | flags).get("env.kwargs") or {}) | named}
+
 
 def given_settings(
     assignments: list[str] | None, mlflow: str | None, no_mlflow: bool, flags: dict[str, Any]

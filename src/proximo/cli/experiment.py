@@ -9,17 +9,20 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    EnvArguments,
     Mlflow,
     NoMlflow,
     NoPreset,
     Preset,
     Quiet,
+    Trust,
     app,
     check_loudness,
     chosen_preset,
     flag,
     given_settings,
     out,
+    with_env_arguments,
 )
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
@@ -58,6 +61,7 @@ def experiment(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable."),
     ] = None,
+    env_arguments: EnvArguments = None,
     preset: Preset = None,
     no_preset: NoPreset = False,
     jobs: Annotated[
@@ -72,23 +76,25 @@ def experiment(
     ] = None,
     mlflow: Mlflow = None,
     no_mlflow: NoMlflow = False,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     from proximo.experiment.plan import Plan, default_folder
 
     check_loudness(quiet)
     if resume is not None:
-        others = (what, trials, steps, seed, out_dir, config, assignments, preset, mlflow)
+        others = (what, trials, steps, seed, out_dir, config, assignments, env_arguments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
             raise UserError(
-                "--resume continues an experiment as it was planned; only --jobs and --quiet can be given with it."
+                "--resume continues an experiment as it was planned; only --jobs, --trust and --quiet can be given "
+                "with it."
             )
         plan, path = Plan.load(resume), resume
     else:
         given = {"train.total_timesteps": steps, "seed": seed}
         flags = given_settings(assignments, mlflow, no_mlflow, given)
         count = None if trials is None else flag("--trials", "env.num_envs", trials)
-        plan = make_plan(what, count, config, flags, chosen_preset(preset, no_preset))
+        plan = make_plan(what, count, config, flags, chosen_preset(preset, no_preset), env_arguments)
         path = out_dir or default_folder(plan.name)
     if dry_run:
         show_plan(plan, path, jobs)
@@ -99,7 +105,7 @@ def experiment(
     if resume is None:
         plan.save(path)
     progress = Progress() if quiet else ProgressDisplay(out)
-    summary = carry_out(plan, path, jobs, progress)
+    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)
     failed = sum(run["state"] != "complete" for run in summary["runs"])
@@ -110,7 +116,14 @@ def experiment(
         )
 
 
-def make_plan(what: str | None, count: int | None, config: Path | None, flags: Any, preset: bool | str) -> Any:
+def make_plan(
+    what: str | None,
+    count: int | None,
+    config: Path | None,
+    flags: Any,
+    preset: bool | str,
+    env_arguments: list[str] | None,
+) -> Any:
     """The plan that the command line asks for."""
     from proximo.experiment.plan import make_plan, make_trials, read_plan
 
@@ -118,7 +131,8 @@ def make_plan(what: str | None, count: int | None, config: Path | None, flags: A
     if what is not None and Path(what).suffix in (".yaml", ".yml"):
         if given:
             raise UserError(f"{what} holds settings itself, under `base`; leave --config out.")
-        return read_plan(Path(what), flags, count, preset)
+        return read_plan(Path(what), with_env_arguments(flags, {}, env_arguments), count, preset)
+    flags = with_env_arguments(flags, given, env_arguments)
     env = what or (given | flags).get("env.id")
     if env is None:
         raise UserError("Name an environment, as in `proximo experiment CartPole-v1 --trials 5`, or a YAML file.")
@@ -132,6 +146,8 @@ def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
     from proximo.experiment.tables import plan_table
 
     out.print(plan_table(plan), soft_wrap=False)
+    for sentence in plan.remarks:
+        out.print(f"[dim]{safe(sentence)}[/dim]")
     steps = sum(run.config.train.total_timesteps for run in plan.runs)
     out.print(f"{len(plan.runs)} runs, at most {steps:,} steps; they would go to {safe(str(path))}.")
     with out.status("measuring their speed"):

@@ -11,35 +11,89 @@ from proximo.cli.common import app, out
 from proximo.display.printing import safe
 from proximo.errors import UserError, quoted
 
-SHORT_LIST = 40
+FEW = 5
 
 
 @app.command()
-def envs(word: Annotated[str, typer.Argument(metavar="[WORD]", help="Only ids that contain this.")] = "") -> None:
-    """List the environments to train on, by family, and which families are not installed."""
+def envs(
+    word: Annotated[
+        str, typer.Argument(metavar="[WORD]", help="A family or a package, or part of the ids that are looked for.")
+    ] = "",
+) -> None:
+    """List families of environments; with WORD, the ids of a family or a package, or all that contain it."""
     from proximo.envs import families
+
+    if not word:
+        list_families()
+        return
+    known = families()
+    named = [family for family in known.values() if family.title.lower() == word.lower() and family.installed]
+    found = 0
+    for family in named or [family for family in known.values() if family.installed]:
+        title = f"[bold]{family.title}[/bold]  {safe(family.about)}"
+        with out.status(f"looking through {family.title}"):  # a family is imported for its ids
+            ids = family.ids()
+        found += list_ids(title, [i for i in ids if named or word.lower() in f"{family.title} {i}".lower()])
+    for module, ids in {} if named else other_packages().items():
+        chosen = [i for i in ids if word.lower() in f"{module}:{i}".lower()]
+        found += list_ids(f"[bold]{safe(module)}[/bold]  {BY_SOURCE}", [f"{module}:{env_id}" for env_id in chosen])
+    if not found:
+        raise UserError(f"No installed environment has {quoted(word)} in its id; `proximo envs` lists the families.")
+
+
+BY_SOURCE = "a package that registers with Gymnasium when it is imported; as its source says"
+
+
+def list_ids(title: str, ids: list[str]) -> int:
+    """Print ids, if there are any; how many."""
     from proximo.presets import find_preset
 
-    found = 0
+    if ids:
+        out.print(title)
+    for env_id in ids:
+        out.print(f"  {safe(env_id)}" + ("  [dim]preset[/dim]" if find_preset(env_id) else ""))
+    return len(ids)
+
+
+def list_families() -> None:
+    """What there is, without importing any of it."""
+    from proximo.envs import families
+    from proximo.presets import preset_ids
+
+    tuned = preset_ids()
     for family in families().values():
-        title = f"[bold]{family.title}[/bold]  {family.about}"
+        title = f"[bold]{family.title}[/bold]  {safe(family.about)}"
         if not family.installed:
             out.print(f"{title}; not installed: {safe(family.install_command)}")
             continue
-        ids = [env_id for env_id in family.ids() if word.lower() in f"{family.title} {env_id}".lower()]
-        tuned = [env_id for env_id in ids if find_preset(env_id)]
-        shown = ids if word or len(ids) <= SHORT_LIST else tuned
-        if ids:
-            out.print(title)
-        for env_id in shown:
-            out.print(f"  {safe(env_id)}" + ("  [dim]preset[/dim]" if env_id in tuned else ""))
-        if len(shown) < len(ids):
-            out.print(
-                f"  [dim]and {len(ids) - len(shown):,} more: proximo envs {family.title}, or part of a name[/dim]"
-            )
-        found += len(ids)
-    if word and not found:
-        raise UserError(f"No installed environment has {quoted(word)} in its id; `proximo envs` lists what there is.")
+        out.print(title)
+        names = {prefix for prefix in families() if prefix}
+        own = [i for i in tuned if i.partition("/")[0] == family.prefix or (not family.prefix and not_of(i, names))]
+        for env_id in own:
+            out.print(f"  {safe(env_id)}  [dim]preset[/dim]")
+    for module, ids in other_packages().items():
+        out.print(f"[bold]{safe(module)}[/bold]  {BY_SOURCE}")
+        for env_id in ids[:FEW]:
+            out.print(f"  {safe(f'{module}:{env_id}')}")
+        if len(ids) > FEW:
+            out.print(f"  [dim]and {len(ids) - FEW:,} more[/dim]")
+    out.print(
+        "[dim]These are the families, and the environments with a preset. `proximo envs gymnax` lists all of a family "
+        "or a package, `proximo envs pong` all that have this in their ids; every id that Gymnasium knows can be "
+        "trained on, and `module:Id` imports the module first.[/dim]"
+    )
+
+
+def not_of(env_id: str, prefixes: set[str]) -> bool:
+    return env_id.partition("/")[0] not in prefixes
+
+
+def other_packages() -> dict[str, list[str]]:
+    """Packages that register with Gymnasium and have no family here, with their ids."""
+    from proximo.envs import families
+    from proximo.envs.installed import plugins
+
+    return plugins((*(family.package for family in families().values()), "ale_py", "minigrid", "proximo"))
 
 
 @app.command("settings")

@@ -9,11 +9,13 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    EnvArguments,
     Mlflow,
     NoMlflow,
     NoPreset,
     Preset,
     Quiet,
+    Trust,
     Verbose,
     app,
     check_loudness,
@@ -21,6 +23,7 @@ from proximo.cli.common import (
     flag,
     given_settings,
     out,
+    with_env_arguments,
 )
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
@@ -36,6 +39,8 @@ Examples:
 * `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on one that is written in JAX
 
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
+
+* `proximo train LunarLander-v3 --env-arg continuous=true --env-arg gravity=-5` makes the environment with arguments
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
@@ -64,6 +69,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
+    env_arguments: EnvArguments = None,
     preset: Preset = None,
     no_preset: NoPreset = False,
     mlflow: Mlflow = None,
@@ -79,6 +85,7 @@ def train(
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
     flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
+    flags = with_env_arguments(flags, given, env_arguments)
     env_id = (given | flags).get("env.id")
     if env_id is None:
         raise UserError(
@@ -86,15 +93,16 @@ def train(
         )
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
-    from proximo.presets import choose_preset, remarks, without_preset
+    from proximo.presets import remarks, without_preset
+    from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
 
-    tuned = choose_preset(which, env_id)
+    tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
-    if not isinstance(which, str) and not tuned and config is None:
-        said.append(without_preset(trainer.config, CHANGED))
+    if unfit or (not isinstance(which, str) and not tuned and config is None):
+        said.append(without_preset(trainer.config, CHANGED, unfit))
     for sentence in () if quiet else said:
         out.print(f"[dim]{safe(sentence)}[/dim]")
     run_to_end(trainer)
@@ -130,6 +138,7 @@ def resume(
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -143,7 +152,7 @@ def resume(
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = Console() if quiet else Display(verbose)
-    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console))
+    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console, trust=trust))
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
@@ -178,6 +187,7 @@ def evaluate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Record one episode as MP4 and GIF.")] = False,
+    trust: Trust = False,
 ) -> None:
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import default_policy, find_run, read_config
@@ -194,7 +204,7 @@ def evaluate(
         from proximo.rollout.video import render_video
         from proximo.train.load import open_run
 
-        agents, source = open_run(path, config, which)
+        agents, source = open_run(path, config, which, trust)
         videos: list[str] = []
         notices: list[str] = []
         how = (not stochastic, config.eval.max_steps)

@@ -8,13 +8,15 @@ import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from proximo.envs.spec import EnvSpec
-from proximo.errors import OtherKind, UserError
+from proximo.envs.arguments import Kwargs, Wrappers, check_taken, is_known, wrapper_parts
+from proximo.errors import OtherKind, UserError, quoted
 
 if TYPE_CHECKING:
+    from proximo.config import EnvConfig
     from proximo.envs.api import (
         CompiledEnv,
         HostEnv,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         Timestep,
         Transition,
     )
+    from proximo.envs.spec import EnvSpec
 
 __all__ = [
     "FAMILIES",
@@ -44,6 +47,8 @@ __all__ = [
     "Transition",
     "families",
     "make",
+    "make_configured",
+    "named_modules",
 ]
 
 
@@ -56,7 +61,9 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Family:
-    """A library of environments. Its adapter module offers `names()`, `make(name)`, `accepts(env)`, `wrap(env)`."""
+    """A library of environments. Its adapter module offers `names()`, `make(name)`, `accepts(env)`, `wrap(env)`. Where
+    environments take arguments, so does `make(name, /, **kwargs)`; where they can be wrapped by name, it has a keyword
+    `wrappers` too."""
 
     prefix: str
     """What its ids start with, before a slash; empty for Gymnasium's, which have no such start."""
@@ -116,18 +123,39 @@ def families() -> dict[str, Family]:
     return found
 
 
-def make(env: Any) -> JaxEnv | HostSource:
-    """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory."""
+def make_configured(env: EnvConfig, handed_in: Any = None) -> JaxEnv | HostSource:
+    """The environment that the settings name, or make of what was `handed_in`."""
+    return make(env.id if handed_in is None else handed_in, env.kwargs, env.wrappers)
+
+
+def make(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> JaxEnv | HostSource:
+    """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory.
+
+    `kwargs` are what it is made with, and `wrappers` what is put around it. An object is made already, and takes no
+    arguments; of factories, those of Gymnasium's and PettingZoo's environments take them.
+    """
     from proximo.envs.api import HostSource, JaxEnv, JaxTeamEnv
 
     if isinstance(env, str):
-        return _by_id(env)
-    if isinstance(env, HostSource):
+        return _by_id(env, kwargs or {}, wrappers)
+    if _is_factory(env):
+        return _wrapped(FAMILIES[""], partial(env, **kwargs) if kwargs else env, wrappers)
+    if kwargs:
+        raise UserError(
+            f"This {type(env).__name__} is made already, and takes no env.kwargs={quoted(dict(kwargs))}; hand in a "
+            f"factory, or an id."
+        )
+    if isinstance(env, HostSource) and not wrappers:
         return env
     for family in families().values():
         # An object of a package that nobody imported cannot exist; importing them all to ask would take seconds.
         if family.package in sys.modules and family.module().accepts(env):
-            return _wrapped(family, env)
+            return _wrapped(family, env, wrappers)
+    if wrappers:
+        raise UserError(
+            f"A {type(env).__name__} cannot be wrapped by name (env.wrappers): only Gymnasium's and PettingZoo's "
+            f"environments can."
+        )
     if isinstance(env, JaxTeamEnv):
         from proximo.envs.compiled.agents import ManyAgents
 
@@ -142,27 +170,62 @@ def make(env: Any) -> JaxEnv | HostSource:
     )
 
 
-def _wrapped(family: Family, env: Any) -> JaxEnv | HostSource:
+def named_modules(env: EnvConfig, handed_in: bool = False, even_imported: bool = False) -> list[str]:
+    """What the settings of an environment name that is imported, or called, to make it, and that is no part of Proximo
+    or of an installed family: the module before a colon, PettingZoo's `package.module`, wrappers. An environment that
+    was `handed_in` is not made from its id.
+
+    A module that is imported already does nothing more, and is left out unless `even_imported`. Wrappers are called, so
+    for them it makes no difference.
+    """
+    found = [] if handed_in else _modules_of_id(env.id)
+    wrappers = [wrapper_parts(wrapper)[0] for wrapper in env.wrappers]
+    modules = [name for name in found if even_imported or name not in sys.modules]
+    return modules + [name for name in wrappers if not is_known(name)]
+
+
+def _modules_of_id(env_id: str) -> list[str]:
+    prefix, slash, name = env_id.partition("/")
+    zoo = FAMILIES["pettingzoo"]
+    if slash and prefix in families():
+        return zoo.module().named_modules(name) if prefix == zoo.prefix and zoo.installed else []
+    module, colon, _ = env_id.partition(":")
+    return [module] if colon else []
+
+
+def _is_factory(env: Any) -> bool:
+    """Whether this makes environments, of Gymnasium's or another kind."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+
+
+def _wrapped(family: Family, env: Any, wrappers: Wrappers) -> JaxEnv | HostSource:
     """A source from `env`. What a factory makes shows only when it is called: then another family may know it."""
+    wrap = family.module().wrap
     try:
-        source: JaxEnv | HostSource = family.module().wrap(env)
+        source: JaxEnv | HostSource = wrap(env, **check_taken(wrap, _named(env), {}, wrappers))
         return source
     except OtherKind as other:
         zoo = FAMILIES["pettingzoo"]
         if zoo.package in sys.modules and zoo.module().accepts(other.made):
-            other_source: JaxEnv | HostSource = zoo.module().wrap(env)
+            other_source: JaxEnv | HostSource = zoo.module().wrap(env, wrappers=wrappers)
             return other_source
         raise
 
 
-def _by_id(env_id: str) -> JaxEnv | HostSource:
+def _named(env: Any) -> str:
+    return f"This {type(env).__name__}"
+
+
+def _by_id(env_id: str, kwargs: Kwargs, wrappers: Wrappers) -> JaxEnv | HostSource:
     prefix, slash, name = env_id.partition("/")
     known = families() if slash else FAMILIES
     if slash and prefix in known:
-        source: JaxEnv | HostSource = known[prefix].module().make(name)
+        make = known[prefix].module().make
+        source: JaxEnv | HostSource = make(name, **check_taken(make, env_id, kwargs, wrappers))
         return source
     near = difflib.get_close_matches(prefix, known, 1, 0.7)
     if slash and near:
         raise UserError(f"There is no environment family {prefix}; did you mean {near[0]}/{name}?")
-    plain: JaxEnv | HostSource = FAMILIES[""].module().make(env_id)
+    make = FAMILIES[""].module().make
+    plain: JaxEnv | HostSource = make(env_id, **check_taken(make, env_id, kwargs, wrappers))
     return plain

@@ -15,10 +15,11 @@ from typing import Any
 from proximo import settings
 from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
-from proximo.presets import choose_preset
 from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import Values
+from proximo.train.preset import fitting_preset
+from proximo.train.trust import vouch_for
 from proximo.yaml_file import read_yaml
 
 PLAN = "experiment.json"
@@ -58,6 +59,8 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     by_id: bool = True
     """Whether the environments can be made from their ids; otherwise they were handed in."""
+    remarks: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    """What is to be said of it, once."""
 
     def save(self, out: Path) -> None:
         """Write the plan to the experiment's folder, which must be new or empty."""
@@ -74,6 +77,7 @@ class Plan:
             }
             for run in self.runs
         ]
+        vouch_for(out, [run.config.env for run in self.runs])
         write_atomically(out / PLAN, to_json({"name": self.name, "by_id": self.by_id, "runs": runs}, indent=1) + "\n")
 
     @classmethod
@@ -111,8 +115,10 @@ def make_plan(
                 raise UserError(f"The trial {trial.name} sets {path}, which {what}; remove one of the two.")
     _check_count(len(envs) * sum(len(trial.seeds) for trial in trials))
     runs, taken = list[PlannedRun](), set[str]()
+    remarks: dict[str, None] = {}
     for env, trial in itertools.product(envs, trials):
-        tuned = choose_preset(preset, env)
+        tuned, unfit = fitting_preset(preset, env, base | trial.overrides | flags)
+        remarks |= {} if unfit is None else {unfit: None}
         shared = settings.build(tuned, base, trial.overrides, flags, {"env.id": env})
         for seed in trial.seeds:
             config = dataclasses.replace(shared, seed=settings.convert(settings.find_setting("seed"), seed))
@@ -125,7 +131,7 @@ def make_plan(
                 folder = f"{stem}-{number}"
             taken.add(folder)
             runs.append(PlannedRun(trial.name, trial.overrides, config, f"runs/{folder}"))
-    return Plan(name or (envs[0] if len(envs) == 1 else "experiment"), tuple(runs))
+    return Plan(name or (envs[0] if len(envs) == 1 else "experiment"), tuple(runs), remarks=tuple(remarks))
 
 
 def read_plan(path: Path, flags: Values, num_seeds: int | None = None, preset: bool | str = True) -> Plan:

@@ -20,6 +20,7 @@ from typing import Any
 from proximo import envs, settings
 from proximo.compile import prepare_backend
 from proximo.config import Config
+from proximo.envs.arguments import env_key
 from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
 from proximo.errors import UserError
@@ -46,6 +47,7 @@ from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import settled
 from proximo.train.setup import named_own
+from proximo.train.trust import check_trust
 
 
 def run_multiple_experiments(
@@ -80,14 +82,14 @@ def run_multiple_experiments(
         given = settings.from_mapping(config or {}, "config")
     flags = settings.from_keywords(keywords) | {"ppo.own": named_own(own)}
     named = isinstance(env, str | list | tuple) or env is None
-    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [envs.make(env).spec.id]
+    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [_name_of(env, given | flags)]
     first = flags.pop("seed", given.pop("seed", 0))
     given.pop("env.id", None)
     chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
     plan = replace(make_plan(ids, chosen, given, flags, preset), by_id=named)
     path = Path(out) if out is not None else default_folder(plan.name)
     plan.save(path)
-    return carry_out(plan, path, jobs, progress, None if named else env, own)
+    return carry_out(plan, path, jobs, progress, None if named else env, own, trust=True)
 
 
 def carry_out(
@@ -97,9 +99,11 @@ def carry_out(
     progress: Progress | None = None,
     env: Any = None,
     own: Mapping[str, Any] = NOTHING,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Train what is missing of the experiment in `out`, and write its results. `env` is the environment, where it was
-    handed in as an object; `own` are the loss and the optimizer, where they were."""
+    handed in as an object; `own` are the loss and the optimizer, where they were. `trust` imports Python modules that
+    the settings of an experiment name which was not made here."""
     if env is None and not plan.by_id:
         raise UserError(
             f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
@@ -113,10 +117,11 @@ def carry_out(
     out = out.absolute()  # an environment may change the working directory
     progress, cores = progress or Progress(), available_cores()
     check_folder(out)
+    check_trust(out, [run.config.env for run in plan.runs], trust, handed_in=env is not None)
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is already running in another process.")
-        return _carry_out(plan, out, jobs, progress, env, own, cores)
+        return _carry_out(plan, out, jobs, progress, env, own, cores, trust)
 
 
 def _carry_out(
@@ -127,18 +132,21 @@ def _carry_out(
     env: Any,
     own: Mapping[str, Any],
     cores: list[int],
+    trust: bool,
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
     compiled = find_compiled(missing, env)
     count = max(1, min(jobs or len(cores), len(missing)))
     progress.start(plan, out, missing, count)
+    for sentence in plan.remarks:
+        progress.note(sentence)
     if told := overlap(missing, compiled):
         progress.note(told)
     tracker = make_tracker(plan, out, progress.warn)
     with Interrupt() as interrupt, progress:
         tracker.start()
         try:
-            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own)
+            slots = Slots(missing, out, count, cores, compiled, env, progress, interrupt, own, trust)
             with same_for_all(env):
                 slots.run()
             summary = summarize(plan, out)
@@ -169,10 +177,18 @@ def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
     """The environments that are written in JAX. What cannot be made, and settings that do not fit, are refused here,
     before anything is trained."""
     prepare_backend()
-    made = {env_id: envs.make(env_id if env is None else env) for env_id in {run.config.env.id for run in runs}}
+    made: dict[str, envs.JaxEnv | envs.HostSource] = {}
     for run in runs:
-        settled(run.config, with_groups(made[run.config.env.id], run.config.agents).spec.groups)
-    return {env_id for env_id, source in made.items() if not isinstance(source, envs.HostSource)}
+        key = env_key(run.config.env)
+        if key not in made:
+            made[key] = envs.make_configured(run.config.env, env)
+        settled(run.config, with_groups(made[key], run.config.agents).spec.groups)
+    return {run.config.env.id for run in runs if not isinstance(made[env_key(run.config.env)], envs.HostSource)}
+
+
+def _name_of(env: Any, given: settings.Values) -> str:
+    """The id of an environment that was handed in."""
+    return envs.make(env, given.get("env.kwargs"), given.get("env.wrappers", ())).spec.id
 
 
 class Slots:
@@ -189,7 +205,9 @@ class Slots:
         progress: Progress,
         interrupt: Interrupt,
         own: Mapping[str, Any] = NOTHING,
+        trust: bool = False,
     ):
+        self._trust = trust
         self._waiting = [(shape_of(run.config), run) for run in runs]
         self._at_work: Counter[Hashable] = Counter()
         self._out, self._count, self._cores, self._env, self._own = out, count, cores, env, own
@@ -232,9 +250,10 @@ class Slots:
         """Train one run, here or in the worker; how it ended."""
         path, tell = self._out / run.folder, partial(self._progress.tell, run)
         if run.config.env.id in self._compiled:
-            return attempt(run.config, path, self._env, tell, self._own)
+            return attempt(run.config, path, self._env, tell, self._own, self._trust)
         assert worker is not None
-        job = {"settings": settings.to_mapping(run.config), "path": str(path), "packed": self._packed}
+        told = settings.to_mapping(run.config)
+        job = {"settings": told, "path": str(path), "packed": self._packed, "trust": self._trust}
         end = worker.run(job, tell, self._interrupt)
         return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
 
@@ -276,4 +295,4 @@ def _packed(env: Any, ids: set[str], own: Mapping[str, Any]) -> str:
 
 def shape_of(config: Config) -> Hashable:
     """What runs must have in common to share a program."""
-    return config.env.id, split_static(config)[0]
+    return env_key(config.env), split_static(config)[0]

@@ -34,18 +34,20 @@ def run_single_experiment(
     tracked: bool = True,
     loss: Any = None,
     optimizer: Any = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Train one run in `out`, or go on with the one that is there; returns what `result.json` holds.
 
     `config` is a `Config`, or, over the environment's preset, a mapping or a YAML file. Without `out`, a new folder
     under runs/ is made. `env` is an environment object or a factory, where `env.id` alone does not make it; `loss` and
-    `optimizer` are as for `PPOTrainer`. `tracked` feeds MLflow, as far as the settings want that.
+    `optimizer` are as for `PPOTrainer`. `tracked` feeds MLflow, as far as the settings want that; `trust` is as for
+    `PPOTrainer.resume`.
     """
     own = {"loss": loss, "optimizer": optimizer}
     if out is None:
         trainer = PPOTrainer(env, config=config, console=console, **own)
     elif _let_go(Path(out)):
-        trainer = PPOTrainer.resume(out, env, console=console, **own)
+        trainer = PPOTrainer.resume(out, env, console=console, trust=trust, **own)
     else:
         trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
     trainer.tracked = tracked
@@ -62,12 +64,17 @@ def _let_go(out: Path) -> bool:
 
 
 def attempt(
-    config: Config, path: Path, env: Any, tell: Callable[[Message], None], own: Mapping[str, Any] = NOTHING
+    config: Config,
+    path: Path,
+    env: Any,
+    tell: Callable[[Message], None],
+    own: Mapping[str, Any] = NOTHING,
+    trust: bool = False,
 ) -> Message:
     """Train one run, whatever happens; a message that says how it ended."""
     reporter = Reporter(tell)
     try:
-        result = run_single_experiment(config, path, env, reporter, tracked=False, **own)
+        result = run_single_experiment(config, path, env, reporter, tracked=False, trust=trust, **own)
         ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
         return {"end": ended, "seconds": result["wall_seconds"]}
     except ProximoError as error:

@@ -159,7 +159,7 @@ def _train(job: Job, say: Callable[[Message], None]) -> Message:
     for spec in registered:
         gymnasium.registry.setdefault(spec.id, spec)
     config = settings.build(settings.from_mapping(job["settings"], "the job"))
-    return attempt(config, Path(job["path"]), env, say, own)
+    return attempt(config, Path(job["path"]), env, say, own, job["trust"])
 
 
 if __name__ == "__main__":

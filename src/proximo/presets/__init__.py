@@ -55,6 +55,14 @@ def find_preset(env_id: str) -> Values:
     return {}
 
 
+def preset_ids() -> list[str]:
+    """The environments that have one; `ALE/...` for a whole namespace, which EnvPool has too."""
+    found = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/**/*.yaml"))
+    plain = [name.removeprefix("gymnasium/") for name in found]
+    ids = [f"{name.removesuffix('default')}..." if name.endswith("/default") else name for name in plain]
+    return [*ids, "envpool/<Atari game>-v5"]
+
+
 def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[str]:
     """What a user should know of a preset's values and those that were `given`; `title` is the environment it is for,
     or its name, and `leave_out` does without it."""
@@ -71,15 +79,16 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
     return said
 
 
-def without_preset(config: Config, how: str) -> str:
-    """What a user should know of a run without preset, whose settings are settled: what it trains with, and `how` to
-    change that."""
+def without_preset(config: Config, how: str, why: str | None = None) -> str:
+    """What a user should know of a run without preset, whose settings are settled: `why`, what it trains with, and
+    `how` to change that."""
     ppo, env_id = config.ppo, config.env.id
-    why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
+    if why is None:
+        why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
     standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
     taken = (
         f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
         f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
         f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
     )
-    return f"{why}: it is trained with the defaults ({taken}). {how}"
+    return f"{why.rstrip('.')}: it is trained with the defaults ({taken}). {how}"

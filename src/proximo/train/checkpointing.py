@@ -16,6 +16,7 @@ from proximo.train import checkpoint
 from proximo.train.program import Program, ProgramState
 from proximo.train.progress import SavedProgress
 from proximo.train.schedule import Schedule
+from proximo.train.trust import vouch_for
 
 LARGEST_SHARE = 0.01
 """Of the time of a run that checkpoints may take which are made by the clock."""
@@ -66,6 +67,7 @@ class Checkpoints:
         try:
             checkpoint.set_aside(self._path, progress.counters.steps)
             self._checkpoint(state, progress)
+            vouch_for(self._path, [self._schedule.config.env])
             self._directory.begin(self._schedule.config)
         except OSError as error:
             raise UserError(f"Cannot write the run to {shown(self._path)}: {error.strerror or error}.") from None

@@ -24,7 +24,7 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
 
     prepare_backend()
     try:
-        return with_groups(envs.make(config.env.id), config.agents)
+        return with_groups(envs.make_configured(config.env), config.agents)
     except UserError as error:
         raise UserError(
             f"{run} was trained on {config.env.id}, which cannot be made by that name here: {error} An environment "
@@ -33,10 +33,13 @@ def make_environment(run: Path, config: Config) -> JaxEnv | HostSource:
         ) from None
 
 
-def open_run(run: Path, config: Config, which: str) -> tuple[Agents, JaxEnv | HostSource]:
-    """The agents of `run`, and the environment that they were trained on."""
+def open_run(run: Path, config: Config, which: str, trust: bool = False) -> tuple[Agents, JaxEnv | HostSource]:
+    """The agents of `run`, and the environment that they were trained on. Modules that a run names which was not made
+    here are imported only with `trust`."""
     from proximo.train.setup import check_spaces
+    from proximo.train.trust import check_trust
 
+    check_trust(run, [config.env], trust)
     source = make_environment(run, config)
     agents = load_policy(run, which)
     check_spaces(agents, source.spec, config, critics=False)

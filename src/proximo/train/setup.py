@@ -18,7 +18,7 @@ from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
-from proximo.presets import choose_preset, remarks
+from proximo.presets import remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.read import check_folder, read_result
@@ -27,6 +27,7 @@ from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.counters import Counters
 from proximo.train.host_program import HostProgram
 from proximo.train.needs import check_needs
+from proximo.train.preset import fitting_preset
 from proximo.train.program import CompiledProgram, Given, Program
 from proximo.train.progress import Progress
 
@@ -82,10 +83,21 @@ def make_program(
     return CompiledProgram(vector, behaviour, config, recipe)
 
 
-def resolve(
-    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool | str, keywords: Mapping[str, Any]
-) -> tuple[Config, list[str]]:
-    """The configuration of a run from everything a user may give, and what is to be said of it."""
+@dataclass(frozen=True)
+class Resolved:
+    """What a user gave, put together."""
+
+    config: Config
+    source: envs.JaxEnv | envs.HostSource | None
+    """The environment, where it was handed in."""
+    remarks: list[str]
+    """What is to be said of the settings."""
+    unfit: str | None
+    """Why the environment's own preset is not used, if it does not fit."""
+
+
+def resolve(env: Any, config: Any, preset: bool | str, keywords: Mapping[str, Any]) -> Resolved:
+    """The configuration of a run from everything a user may give."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
     if isinstance(config, str | Path):
@@ -93,12 +105,18 @@ def resolve(
     elif base is None and config is not None:
         given = settings.from_mapping(config, "config")
     keyed = settings.from_keywords(keywords)
+    known, source = given | keyed, None
+    if env is not None and not isinstance(env, str):
+        before = (base or Config()).env
+        made_with = known.get("env.kwargs", before.kwargs), known.get("env.wrappers", before.wrappers)
+        source = envs.make(env, *made_with)
     if env is not None:
-        keyed["env.id"] = env if isinstance(env, str) else env.spec.id
-    env_id = (given | keyed).get("env.id", (base or Config()).env.id)
-    tuned = choose_preset(preset, env_id) if base is None else {}
-    said = remarks(env_id if preset is True else str(preset), tuned, given | keyed, "preset=False")
-    return settings.build(tuned, given, keyed, base=base), said
+        keyed["env.id"] = env if source is None else source.spec.id
+    known = given | keyed
+    env_id = known.get("env.id", (base or Config()).env.id)
+    tuned, unfit = fitting_preset(preset, env_id, known, source) if base is None else ({}, None)
+    said = remarks(env_id if preset is True else str(preset), tuned, known, "preset=False")
+    return Resolved(settings.build(tuned, given, keyed, base=base), source, said, unfit)
 
 
 READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}

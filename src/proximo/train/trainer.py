@@ -49,6 +49,7 @@ from proximo.train.setup import (
     resolve,
     with_own,
 )
+from proximo.train.trust import check_trust
 
 CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
 
@@ -62,11 +63,12 @@ class PPOTrainer:
         trainer.agent.act(observation)
 
     `env` is an id, an environment of Gymnasium, gymnax, Jumanji or Brax, a factory of Gymnasium environments, or a
-    `JaxEnv`. Any setting is a keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings
-    are taken, later ones over earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the
-    name of another one: `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network`
-    are networks of your own, see docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a
-    transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
+    `JaxEnv`; `env_kwargs={...}` is what it is made with, `env_wrappers=[...]` what is put around it. Any setting is a
+    keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings are taken, later ones over
+    earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the name of another one:
+    `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your
+    own, see docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a transformation of
+    Optax, see docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
     """
 
     def __init__(
@@ -88,21 +90,21 @@ class PPOTrainer:
         prepare_backend()
         here = Path.cwd()  # an environment may change that
         by_id = env is None or isinstance(env, str)
-        given = env if by_id else envs.make(env)
-        self.config, remarks = resolve(given, config, preset, keywords)
+        given = resolve(env, config, preset, keywords)
+        self.config, remarks = given.config, given.remarks
         check_read(config, keywords, agent, network)
         self.recipe = make_recipe(loss, optimizer)
         self.config = with_own(self.config, {"loss": loss, "optimizer": optimizer})
         if agent is not None:
             self.config = dataclasses.replace(self.config, **{name: getattr(agent.config, name) for name in HELD})
-        source = envs.make(self.config.env.id) if given is None or isinstance(given, str) else given
+        source = given.source if given.source is not None else envs.make_configured(self.config.env)
         source = with_groups(source, self.config.agents)
         for name, part in (("network", network), ("distribution", distribution)):
             if agent is not None and part is not None:
                 raise UserError(f"The agent has its {name} already; hand in `agent` or `{name}`, not both.")
         self.config = settled(self.config, source.spec.groups)
-        if preset is True and config is None and agent is None and not find_preset(self.config.env.id):
-            remarks.append(without_preset(self.config, CHANGED))
+        if given.unfit or (preset is True and config is None and agent is None and not find_preset(self.config.env.id)):
+            remarks.append(without_preset(self.config, CHANGED, given.unfit))
         self.env = source
         fit_agent(agent, source.spec, self.config)
         own = own_parts(network, distribution)
@@ -142,16 +144,18 @@ class PPOTrainer:
         loss: Any = None,
         optimizer: Any = None,
         console: Console | None = None,
+        trust: bool = False,
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
         `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
         where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
         `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
-        holds.
+        holds. `trust` imports Python modules that the settings of a run name which was not made here.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
+        check_trust(path, [saved.config.env], trust, handed_in=env is not None)
         config = saved.config if steps is None else extended(saved.config, saved.progress.counters, steps)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)

@@ -1,7 +1,7 @@
 """Brax environments: `brax/ant`, or an environment object of its class.
 
-The physics is the one that each environment has by default (`generalized`); for another, hand in the object:
-`PPOTrainer(env=brax.envs.get_environment("ant", backend="spring"))`. Episodes are cut after 1,000 steps, as in Brax's
+The physics is the one that each environment has by default (`generalized`); `--env-arg backend=spring` chooses
+another. Episodes are cut after 1,000 steps, as in Brax's
 own training. Unlike there, each begins with a reset of its own, not with the state that its lane began with; that takes
 less time than a step does, and only when some lane ended.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import Transition
+from proximo.envs.arguments import arguments_key, made_with
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
@@ -45,15 +46,15 @@ def names() -> list[str]:
     return sorted(set(envs._envs) - NOT_LISTED)
 
 
-def make(name: str) -> BraxEnv:
-    """The registered environment `name`."""
+def make(name: str, /, **kwargs: Any) -> BraxEnv:
+    """The registered environment `name`, made with `kwargs`."""
     if name == "swimmer":
         raise UserError("brax/swimmer calls functions that this version of JAX no longer has; Brax must mend that.")
     if name not in envs._envs:
         raise unknown("brax", name, names())
-    with lenient():
-        env = envs.get_environment(name)
-    return BraxEnv(env, f"brax/{name}", by_id=True)
+    env_id = f"brax/{name}"
+    with made_with(env_id, kwargs), lenient():
+        return BraxEnv(envs.get_environment(name, **kwargs), env_id, arguments_key(env_id, kwargs))
 
 
 def accepts(env: Any) -> bool:
@@ -75,7 +76,8 @@ def wrap(env: envs.Env) -> BraxEnv:
 class BraxEnv:
     """A Brax environment as a `JaxEnv`; its state is Brax's and the number of steps taken."""
 
-    def __init__(self, env: envs.Env, env_id: str, by_id: bool = False):
+    def __init__(self, env: envs.Env, env_id: str, key: str | None = None):
+        """`key` is all that it was made from, where it was made by its name."""
         self.env = env
         with lenient():
             obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
@@ -86,7 +88,7 @@ class BraxEnv:
             action_space=spaces.Box(-1.0, 1.0, (actions,), np.float32),
             max_steps=MAX_STEPS,
         )
-        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
+        self.stated = Stated(self, key or env_id, inside=None if key else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import Transition
+from proximo.envs.arguments import arguments_key, made_with
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.lazy import deferred
@@ -30,16 +32,28 @@ def names() -> list[str]:
     return list(registered_envs)
 
 
-def make(name: str) -> GymnaxEnv:
-    """The registered environment `name`."""
+def make(name: str, /, **kwargs: Any) -> GymnaxEnv:
+    """The registered environment `name`; `kwargs` are some of its parameters, or what its class is made with."""
     if name not in registered_envs:
         raise unknown("gymnax", name, names())
+    env_id = f"gymnax/{name}"
     try:
-        with lenient():
-            env, params = make_gymnax(name)
+        with made_with(env_id, kwargs), lenient():
+            own = _parameters(make_gymnax(name)[1], kwargs) if kwargs else {}
+            env, params = make_gymnax(name, **{key: value for key, value in kwargs.items() if key not in own})
+            return GymnaxEnv(env, params.replace(**own) if own else params, env_id, arguments_key(env_id, kwargs))
     except OSError as error:
-        raise UserError(f"gymnax/{name} needs data that it downloads when made, and that failed: {error}") from None
-    return GymnaxEnv(env, params, f"gymnax/{name}", by_id=True)
+        raise UserError(f"{env_id} needs data that it downloads when made, and that failed: {error}") from None
+
+
+def _parameters(params: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of `kwargs` that are parameters of the environment, real numbers where these are."""
+    known = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    return {
+        key: float(value) if type(known[key]) is float and type(value) is int else value
+        for key, value in kwargs.items()
+        if key in known
+    }
 
 
 def accepts(env: Any) -> bool:
@@ -53,7 +67,8 @@ def wrap(env: Environment) -> GymnaxEnv:
 class GymnaxEnv:
     """A gymnax environment as a `JaxEnv`."""
 
-    def __init__(self, env: Environment, params: Any, env_id: str, by_id: bool = False):
+    def __init__(self, env: Environment, params: Any, env_id: str, key: str | None = None):
+        """`key` is all that it was made from, where it was made by its name."""
         self.env = env
         self.params = params
         with lenient():
@@ -67,7 +82,7 @@ class GymnaxEnv:
         )
         # An environment with a `step` of its own has an auto-reset of its own, which is used as it is.
         self._resets_itself = type(env).step is not Environment.step
-        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
+        self.stated = Stated(self, key or env_id, inside=None if key else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():

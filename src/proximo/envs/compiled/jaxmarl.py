@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from proximo.envs.api import Roster, TeamTransition
+from proximo.envs.arguments import arguments_key, made_with
 from proximo.envs.compiled.agents import ManyAgents
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
@@ -50,8 +51,8 @@ def names() -> list[str]:
     return sorted([*plain, *(f"{name}-{scenario}" for name in SCENARIOS for scenario in MAP_NAME_TO_SCENARIO)])
 
 
-def make(name: str) -> ManyAgents:
-    """The registered environment `name`."""
+def make(name: str, /, **kwargs: Any) -> ManyAgents:
+    """The registered environment `name`, made with `kwargs`."""
     kind, dash, scenario = name.partition("-")
     options: dict[str, Any] = {}
     if kind in SCENARIOS and dash and scenario in MAP_NAME_TO_SCENARIO:
@@ -60,12 +61,13 @@ def make(name: str) -> ManyAgents:
         raise unknown("jaxmarl", name, names())
     elif name in UNUSABLE:
         raise UserError(f"jaxmarl/{name} cannot be used by its name: it {UNUSABLE[name]}.")
+    env_id = f"jaxmarl/{name}"
     try:
-        with lenient():
-            env = jaxmarl.make(kind if options else name, **options)
+        with made_with(env_id, kwargs), lenient():
+            env = jaxmarl.make(kind if options else name, **options, **kwargs)
+            return ManyAgents(JaxMarlEnv(env, env_id, arguments_key(env_id, kwargs)))
     except (ImportError, ValueError) as error:
-        raise UserError(f"jaxmarl/{name} cannot be made here: {error}") from None
-    return ManyAgents(JaxMarlEnv(env, f"jaxmarl/{name}", by_id=True))
+        raise UserError(f"{env_id} cannot be made here: {error}") from None
 
 
 def accepts(env: Any) -> bool:
@@ -84,7 +86,8 @@ class State(Struct):
 class JaxMarlEnv:
     """A JaxMARL environment as a `JaxTeamEnv`."""
 
-    def __init__(self, env: MultiAgentEnv, env_id: str, by_id: bool = False):
+    def __init__(self, env: MultiAgentEnv, env_id: str, key: str | None = None):
+        """`key` is all that it was made from, where it was made by its name."""
         self.env, self.id = env, env_id
         self.agents = tuple(env.agents)
         limit = getattr(env, "max_steps", None)
@@ -97,7 +100,7 @@ class JaxMarlEnv:
             action_spaces={a: _action_space(env.action_space(a), env_id) for a in self.agents},
             critic_state_space=_box(seen[STATE], -np.inf, np.inf) if STATE in seen else None,
         )
-        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
+        self.stated = Stated(self, key or env_id, inside=None if key else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[State, TeamTransition]:
         with lenient():

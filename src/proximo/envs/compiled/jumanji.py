@@ -30,6 +30,7 @@ from jumanji.wrappers import AutoResetWrapper, VmapWrapper, Wrapper
 from numpy.typing import NDArray
 
 from proximo.envs.api import Transition
+from proximo.envs.arguments import arguments_key, made_with
 from proximo.envs.compiled.foreign import lenient, unknown
 from proximo.envs.keys import Stated
 from proximo.envs.spec import EnvSpec
@@ -49,16 +50,16 @@ def names() -> list[str]:
     return sorted(registration.registered_environments() - PER_AGENT)
 
 
-def make(name: str) -> JumanjiEnv:
-    """The registered environment `name`."""
+def make(name: str, /, **kwargs: Any) -> JumanjiEnv:
+    """The registered environment `name`, made with `kwargs`."""
     if name not in registration.registered_environments():
         raise unknown("jumanji", name, names())
+    env_id = f"jumanji/{name}"
     try:
-        with lenient():
-            env = registration.make(name)
+        with made_with(env_id, kwargs), lenient():
+            return JumanjiEnv(registration.make(name, **kwargs), env_id, arguments_key(env_id, kwargs))
     except OSError as error:
-        raise UserError(f"jumanji/{name} needs data that it downloads when made, and that failed: {error}") from None
-    return JumanjiEnv(env, f"jumanji/{name}", by_id=True)
+        raise UserError(f"{env_id} needs data that it downloads when made, and that failed: {error}") from None
 
 
 def accepts(env: Any) -> bool:
@@ -79,7 +80,8 @@ def wrap(env: Environment[Any, Any, Any]) -> JumanjiEnv:
 class JumanjiEnv:
     """A Jumanji environment as a `JaxEnv`."""
 
-    def __init__(self, env: Environment[Any, Any, Any], env_id: str, by_id: bool = False):
+    def __init__(self, env: Environment[Any, Any, Any], env_id: str, key: str | None = None):
+        """`key` is all that it was made from, where it was made by its name."""
         self.env = env
         with lenient():
             observation, action, reward = env.observation_spec, env.action_spec, env.reward_spec
@@ -100,7 +102,7 @@ class JumanjiEnv:
                 action_space=action_space,
                 max_steps=None if limit is None else int(limit),
             )
-        self.stated = Stated(self, env_id, inside=None if by_id else env, held=env)
+        self.stated = Stated(self, key or env_id, inside=None if key else env, held=env)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, Transition]:
         with lenient():

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
 from proximo.envs.api import Part, Timestep
+from proximo.envs.arguments import made_with
 from proximo.envs.groups import ONE
 from proximo.envs.host.pool import split_parts, timestep
 from proximo.envs.host.shared_memory import UNSAID, Buffers, Layout, private_memory
@@ -29,19 +30,33 @@ from proximo.host_seeds import RESET_OFFSET
 from proximo.spaces import Path, build, leaves, pick, shown
 from proximo.types import PyTree
 
+OWN = {
+    "num_envs": "env.num_envs says how many there are",
+    "batch_size": "env.groups says how many are stepped together",
+    "num_threads": "env.workers says how many threads step them",
+    "seed": "the setting seed seeds it",
+    "env_seed": "the setting seed seeds it",
+    "max_num_players": "Proximo trains one agent there",
+}
+"""Arguments of EnvPool that settings stand for."""
+
 
 def names() -> list[str]:
     return sorted(envpool.list_all_envs())
 
 
-def make(name: str) -> EnvPoolSource:
-    """The environment that EnvPool calls `name`."""
+def make(name: str, /, **kwargs: Any) -> EnvPoolSource:
+    """The environment that EnvPool calls `name`, made with `kwargs`."""
     known = envpool.list_all_envs()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1, 0.4)
         hint = f"did you mean envpool/{near[0]}?" if near else "`proximo envs envpool` lists them."
         raise UserError(f"EnvPool has no environment {name}; {hint}")
-    return EnvPoolSource(name)
+    for setting, own in OWN.items():
+        if setting in kwargs:
+            raise UserError(f"envpool/{name} cannot be given the argument {setting}; {own}.")
+    with made_with(f"envpool/{name}", kwargs):
+        return EnvPoolSource(name, kwargs)
 
 
 def accepts(env: Any) -> bool:
@@ -66,10 +81,10 @@ def mended(space: spaces.Space[Any]) -> spaces.Space[Any]:
 class EnvPoolSource:
     """Environments of EnvPool's."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, kwargs: dict[str, Any]):
+        self.name, self.kwargs = name, kwargs
         with _quiet():
-            spec = envpool.make_spec(name)
+            spec = envpool.make_spec(name, **kwargs)
             observation_space, action_space = spec.gymnasium_observation_space, spec.gymnasium_action_space
         if spec.config.max_num_players > 1:
             raise UserError(f"envpool/{name} has several players; Proximo trains one agent there.")
@@ -92,7 +107,7 @@ class EnvPoolEnvs:
     def __init__(self, source: EnvPoolSource, num_envs: int, env: EnvConfig):
         self.spec = source.spec
         self.num_envs = num_envs
-        self._name = source.name
+        self._name, self._kwargs = source.name, source.kwargs
         self._limit = env.max_steps_per_episode
         self._envs = split_parts(num_envs, env.groups)
         self.parts: tuple[Part, ...] = tuple((envs,) for envs in self._envs)
@@ -155,7 +170,7 @@ class EnvPoolEnvs:
             num_envs=count,
             num_threads=min(count, self._threads),
             seed=seed + envs.start,
-            **limit,
+            **self._kwargs | limit,
         )
 
     def _read(self, part: int) -> None:

@@ -6,6 +6,7 @@ import copy
 import difflib
 import importlib
 import importlib.util
+import math
 import re
 import traceback
 from collections.abc import Callable
@@ -15,22 +16,29 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
+from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
-from proximo.envs.host.registered import make_atari, make_registered
+from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
 from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.snapshot import BOOKKEEPING
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
+from proximo.envs.installed import find_module
+from proximo.envs.own_modules import look_here_for
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
 from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
+KNOWN = ("gymnasium", *(package for package, _ in PLUGINS.values()))
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
+PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
+"""A wrapper with one of these leaves rewards as they are."""
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 
 
@@ -48,8 +56,8 @@ def names() -> list[str]:
     return [env_id for env_id in ids if not env_id.startswith("GymV")]
 
 
-def make(name: str) -> GymnasiumSource:
-    """The environment with the id `name`."""
+def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSource:
+    """The environment with the id `name`, made with `kwargs`, inside of `wrappers`."""
     for prefix, (package, extra) in PLUGINS.items():
         if name.startswith(prefix):
             if not importlib.util.find_spec(package):
@@ -57,12 +65,16 @@ def make(name: str) -> GymnasiumSource:
             importlib.import_module(package)
     if ":" in name and not MODULE_AND_ID.fullmatch(name):
         raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
+    if ":" in name:
+        look_here_for(name.partition(":")[0])
     if ":" not in name and name not in gymnasium.registry:
         raise UserError(_unknown(name))  # Gymnasium itself would take the newest version of a name without one
-    factory: Callable[..., gymnasium.Env[Any, Any]] = partial(make_registered, gymnasium.registry.get(name, name))
+    factory: Callable[..., Any] = partial(make_registered, gymnasium.registry.get(name, name), **kwargs)
     if name.startswith("ALE/"):
-        factory = partial(make_atari, name)
-    return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES))
+        factory = partial(make_atari, name, **kwargs)
+    if wrappers:
+        factory = partial(make_wrapped, factory, tuple(wrappers))
+    return GymnasiumSource(factory, name, partial(factory, render_mode=PICTURES), kwargs)
 
 
 def accepts(env: Any) -> bool:
@@ -71,15 +83,19 @@ def accepts(env: Any) -> bool:
     return callable(env) and not hasattr(env, "step")
 
 
-def wrap(env: Any) -> GymnasiumSource:
-    """A source from an environment object, of which each slot gets a copy, or from a factory."""
+def wrap(env: Any, wrappers: Wrappers = ()) -> GymnasiumSource:
+    """A source from an environment object, of which each slot gets a copy, or from a factory; inside of `wrappers`."""
+
+    def wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(make_wrapped, factory, tuple(wrappers)) if wrappers else factory
+
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise UserError(
             f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
             f"and say how many there shall be with num_envs."
         )
     if not isinstance(env, gymnasium.Env):
-        source = GymnasiumSource(Fresh(env), None)
+        source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=getattr(env, "keywords", {}))
         source.check_fresh()
         return source
     try:
@@ -90,19 +106,27 @@ def wrap(env: Any) -> GymnasiumSource:
             f"environments needs its own; hand in a factory instead, such as "
             f"env=lambda: {type(env.unwrapped).__name__}(...)."
         ) from None
-    return GymnasiumSource(partial(copy.deepcopy, env), env.spec.id if env.spec else None)
+    return GymnasiumSource(wrapped(partial(copy.deepcopy, env)), env.spec.id if env.spec else None)
 
 
 class GymnasiumSource:
     """Environments of Gymnasium's. One is made here at once, to see what it is like."""
 
-    def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        env_id: str | None,
+        drawing: Callable[[], Any] | None = None,
+        kwargs: Kwargs = NOTHING,
+    ):
         self.factory = factory
         self._drawing = drawing
+        self._kwargs = kwargs
         self.notices: list[str] = []
         self._env_id = env_id
         env = self._made()
         name = env_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
+        check_reward_space(env, name)
         try:
             answer = env.reset(seed=0)
         except Exception as error:
@@ -140,7 +164,8 @@ class GymnasiumSource:
 
     def filmed(self, env: EnvConfig) -> tuple[AsyncEnvPool, Camera]:
         """One environment in this process, and the camera on it."""
-        drawn = drawable(partial(_made, env_id=self._env_id), self.factory, self._drawing, self.spec.id)
+        made = partial(_made, env_id=self._env_id, kwargs=self._kwargs)
+        drawn = drawable(made, self.factory, self._drawing, self.spec.id)
         camera = Camera(drawn, self.spec.id)
         return AsyncEnvPool(lambda: camera, self.spec, 1, env, mask_source=self.mask_source), camera
 
@@ -149,10 +174,10 @@ class GymnasiumSource:
         self._made().close()
 
     def _made(self) -> gymnasium.Env[Any, Any]:
-        return _made(self.factory, self._env_id)
+        return _made(self.factory, self._env_id, self._kwargs)
 
 
-def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, Any]:
+def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gymnasium.Env[Any, Any]:
     """One environment, or a sentence that says why there is none."""
     try:
         env = factory()
@@ -168,8 +193,10 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, 
     except gymnasium.error.Error as error:
         raise UserError(f"{env_id} cannot be made: {error}") from None
     except ModuleNotFoundError as error:
-        raise UserError(f"{env_id or 'The environment'} cannot be made: {error}.") from None
+        raise UserError(f"{env_id or 'The environment'} cannot be made: {_missing(error, env_id)}.") from None
     except Exception as error:
+        if kwargs:
+            raise refused(env_id or "The environment", kwargs, error) from None
         raise EnvError(
             f"{env_id or 'The environment'} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()
         ) from None
@@ -182,10 +209,47 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> gymnasium.Env[Any, 
     return env
 
 
+def _missing(error: ModuleNotFoundError, env_id: str | None) -> str:
+    """What is to be said of a module that cannot be found; of the one that the id names, where it is looked for."""
+    module, colon, _ = (env_id or "").partition(":")
+    lacking = getattr(error.__cause__ or error, "name", None)  # Gymnasium raises another error from the first one
+    if colon and lacking and f"{module}.".startswith(f"{lacking}."):
+        return f"there is no module {lacking}, neither installed, nor in PYTHONPATH, nor in the current folder"
+    return str(error.__cause__ or error).rstrip(".")
+
+
 def _unknown(env_id: str) -> str:
+    module = None if ":" in env_id else find_module(env_id, KNOWN)
+    if module is not None:
+        return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
+    before, colon, name = env_id.rpartition(":")
+    if colon:
+        same = difflib.get_close_matches(name, list(gymnasium.registry), 1, 0.6)
+        return f"{before} registers no environment {name}{f'; did you mean {before}:{same[0]}?' if same else '.'}"
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
     return f"There is no environment {env_id}; {hint}"
+
+
+def check_reward_space(env: Any, name: str) -> None:
+    """Refuse an environment that declares several rewards for each step, unless a wrapper may make one of them. What
+    does so without a word is named at its first step."""
+    while not declares_rewards(env):
+        if not isinstance(env, gymnasium.Wrapper) or (type(env) not in BOOKKEEPING and type(env).step not in PASSING):
+            return
+        env = env.env
+    shape = getattr(env.reward_space, "shape", None)
+    if shape and math.prod(shape) > 1:
+        raise UserError(
+            f"{name} gives {math.prod(shape)} rewards at each step (its reward_space is {env.reward_space}), and PPO "
+            f"learns from one number; put a wrapper around it that weighs and adds them (env.wrappers), as "
+            f"mo_gymnasium.wrappers:LinearReward does."
+        )
+
+
+def declares_rewards(env: Any) -> bool:
+    """Whether this very object has a `reward_space`: wrappers pass on the attributes of what they wrap."""
+    return "reward_space" in vars(env) or hasattr(type(env), "reward_space")
 
 
 def find_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any) -> str | None:

@@ -24,6 +24,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs.api import Roster
+from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
 from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
@@ -34,6 +35,7 @@ from proximo.envs.host.slot import AgentFields, MultiAgentLayout, SlotOptions
 from proximo.envs.host.team_env import TeamEnv
 from proximo.envs.host.transfer import MASK, learnable
 from proximo.envs.host.zoo import make_zoo, parallel, registered, takes_turns
+from proximo.envs.own_modules import look_here_for
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, UserError
 from proximo.spaces import Path, leaves, shown
@@ -74,17 +76,25 @@ def _named(env_id: str) -> str:
     return env_id.replace("/", ".").replace("-", "_")
 
 
-def make(name: str) -> PettingZooSource:
-    """The environment that `name`, such as `classic.rps_v2`, means."""
+def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> PettingZooSource:
+    """The environment that `name`, such as `classic.rps_v2`, means, made with `kwargs`, inside of `wrappers`."""
     module, _, env = name.rpartition(".")
     if module == MPE and not importlib.util.find_spec(MPE):
         raise UserError(f'pettingzoo/{name} needs the package {MPE}; pip install "proximo[pettingzoo]"')
+    if "." in name:
+        look_here_for(name)
     if not registered(module, env) and not _is_module(name):
         near = difflib.get_close_matches(name, _all_names(), 1, 0.6)
         hint = f"did you mean pettingzoo/{near[0]}?" if near else "`proximo envs pettingzoo` lists them."
         raise UserError(f"PettingZoo has no environment {name}; {hint}")
-    factory = partial(make_zoo, module, env)
-    return PettingZooSource(factory, f"pettingzoo/{name}", partial(factory, render_mode=PICTURES))
+    factory = partial(make_zoo, module, env, tuple(wrappers), **kwargs)
+    return PettingZooSource(factory, f"pettingzoo/{name}", partial(factory, render_mode=PICTURES), kwargs)
+
+
+def named_modules(name: str) -> list[str]:
+    """The module outside of PettingZoo and mpe2 that `name` names, if it does."""
+    module, _, env = name.rpartition(".")
+    return [] if module == MPE or registered(module, env) else [name]
 
 
 def _is_module(name: str) -> bool:
@@ -99,10 +109,11 @@ def accepts(env: Any) -> bool:
     return isinstance(env, pettingzoo.ParallelEnv | pettingzoo.AECEnv)
 
 
-def wrap(env: Any) -> PettingZooSource:
-    """A source from an environment object, of which each slot gets a copy, or from a factory."""
+def wrap(env: Any, wrappers: Wrappers = ()) -> PettingZooSource:
+    """A source from an environment object, of which each slot gets a copy, or from a factory; inside of `wrappers`."""
     if not accepts(env):
-        source = PettingZooSource(partial(parallel, Fresh(env)), None)
+        factory = partial(parallel, Fresh(env), tuple(wrappers))
+        source = PettingZooSource(factory, None, kwargs=getattr(env, "keywords", {}))
         source.check_fresh()
         return source
     kind = type(env.unwrapped).__name__
@@ -113,22 +124,31 @@ def wrap(env: Any) -> PettingZooSource:
             f"This {kind} cannot be copied ({type(error).__name__}: {error}), and each of the environments "
             f"needs its own; hand in a factory instead, such as env=lambda: {kind}(...)."
         ) from None
-    return PettingZooSource(partial(parallel, partial(copy.deepcopy, env)), None)
+    return PettingZooSource(partial(parallel, partial(copy.deepcopy, env), tuple(wrappers)), None)
 
 
 class PettingZooSource:
     """Environments of PettingZoo's. One is made here at once, to see what it is like."""
 
-    def __init__(self, factory: Callable[[], Any], env_id: str | None, drawing: Callable[[], Any] | None = None):
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        env_id: str | None,
+        drawing: Callable[[], Any] | None = None,
+        kwargs: Kwargs = NOTHING,
+    ):
         self.factory = factory
         self._drawing = drawing
+        self._kwargs = kwargs
         self._env_id = env_id
         env = self._made()
         self._name = env_id or str(env)
         try:
             obs, infos = env.reset(seed=0)
             self._turns = takes_turns(env)
-            self._roster, agent_fields, left_out = survey(env, obs, infos, self._turns)
+            self._roster, agent_fields, left_out = survey(env, obs, infos, self._turns, self._name)
+        except EnvError:
+            raise
         except Exception as error:
             raise EnvError(
                 f"The environment {self._name} cannot be reset: {type(error).__name__}: {error}.",
@@ -173,10 +193,10 @@ class PettingZooSource:
         self._made().close()
 
     def _made(self, factory: Callable[[], Any] | None = None) -> Any:
-        return _made(factory or self.factory, self._env_id)
+        return _made(factory or self.factory, self._env_id, self._kwargs)
 
 
-def _made(factory: Callable[[], Any], env_id: str | None) -> Any:
+def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> Any:
     """One environment, or a sentence that says why there is none."""
     name = env_id or "The environment"
     try:
@@ -188,6 +208,8 @@ def _made(factory: Callable[[], Any], env_id: str | None) -> Any:
     except UserError:
         raise
     except Exception as error:
+        if kwargs:
+            raise refused(name, kwargs, error) from None
         raise EnvError(f"{name} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()) from None
     if not isinstance(env, pettingzoo.ParallelEnv):
         raise UserError(f"{name} must be one of PettingZoo's, not {type(env).__module__}.{type(env).__name__}.")
@@ -201,7 +223,9 @@ def _has_extra(module: str) -> bool:
     return any(env_id.startswith(f"{module}/") for env_id in pettingzoo.aec_registry)
 
 
-def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[str, AgentFields], list[str]]:
+def survey(
+    env: Any, obs: Any, infos: Any, turns: bool, env_name: str
+) -> tuple[Roster, dict[str, AgentFields], list[str]]:
     """Who there is, where each one's part is in what `env` reports, and which texts are left out."""
     observation_spaces, action_spaces, agent_fields = {}, {}, {}
     left_out: list[str] = []
@@ -214,7 +238,7 @@ def survey(env: Any, obs: Any, infos: Any, turns: bool) -> tuple[Roster, dict[st
         elif agent in informed or (informed and (turns or agent not in obs)):
             mask = "info"  # who is not on turn, or not there yet, need not have one
         seen = obs[agent] if agent in obs else space.sample()
-        space, texts = learnable(space, seen, mask, f"of the agent {name}")
+        space, texts = learnable(space, seen, mask, f"{env_name} (agent {name})")
         left_out += [f"[{name!r}]{path}" for path in texts]
         inside: Path = ()
         if mask == "obs" and isinstance(space, spaces.Dict) and list(space.spaces) == [OBSERVATION]:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
+from proximo.envs.arguments import Wrappers, apply_wrappers
 
-def make_registered(registered: EnvSpec | str, **options: Any) -> gymnasium.Env[Any, Any]:
+
+def make_wrapped(factory: Callable[..., Any], wrappers: Wrappers, /, **options: Any) -> Any:
+    """What `factory` makes, inside of `wrappers`."""
+    return apply_wrappers(factory(**options), wrappers)
+
+
+def make_registered(registered: EnvSpec | str, /, **options: Any) -> gymnasium.Env[Any, Any]:
     """From what was registered: a worker process may not have run the code that does so."""
     # Its checker asks at every step what lanes ask better.
     return gymnasium.make(registered, disable_env_checker=True, **options)
 
 
-def make_atari(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+def make_atari(name: str, /, **options: Any) -> gymnasium.Env[Any, Any]:
     """The standard preprocessing: up to 30 no-ops at the start, every fourth frame (the maximum of the last two),
     84 x 84 in grey, the last four frames. Episodes are whole games and rewards are not clipped, so that returns are
     scores; `normalize.clip_rewards` clips them for learning."""

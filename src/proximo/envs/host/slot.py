@@ -482,7 +482,9 @@ def reward_of(reward: Any, whose: str = "") -> float:
             raise TypeError("even if it can be read as a number")
         number = float(reward)
     except (TypeError, ValueError):
-        raise EnvContractError(f"the reward{whose} must be a number, not {kind_of(reward)}") from None
+        several = not _is_text(reward) and np.ndim(reward) > 0 and np.size(reward) > 1
+        hint = "; a wrapper can weigh and add several" if several else ""
+        raise EnvContractError(f"the reward{whose} must be a number, not {kind_of(reward)}{hint}") from None
     if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
         raise EnvContractError(f"the reward{whose} is {number}")
     return number

@@ -10,16 +10,18 @@ from typing import Any
 import pettingzoo
 from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel
 
+from proximo.envs.arguments import Wrappers, apply_wrappers
 
-def make_zoo(module: str, name: str, **options: Any) -> Any:
+
+def make_zoo(module: str, name: str, wrappers: Wrappers, /, **options: Any) -> Any:
     """An environment that PettingZoo has registered in the namespace `module`, or a module of that package which makes
-    one, as those of mpe2 do."""
+    one, as those of mpe2 do; inside of `wrappers`, which get it in the form in which it is made."""
     if registered(module, name):
         kind: Any = "parallel" if registered(module, name, pettingzoo.parallel_registry) else "aec"
-        return as_parallel(pettingzoo.make(kind, f"{module}/{name}", **options))
+        return as_parallel(apply_wrappers(pettingzoo.make(kind, f"{module}/{name}", **options), wrappers))
     made = importlib.import_module(f"{module}.{name}")
     make = getattr(made, "parallel_env", None) or made.env
-    return as_parallel(make(**options))
+    return as_parallel(apply_wrappers(make(**options), wrappers))
 
 
 def registered(module: str, name: str, registry: Any = None) -> bool:
@@ -32,9 +34,9 @@ def _plain(env_id: str) -> str:
     return env_id.replace("-", "_")
 
 
-def parallel(factory: Callable[[], Any]) -> Any:
-    """What `factory` makes, in the parallel form."""
-    return as_parallel(factory())
+def parallel(factory: Callable[[], Any], wrappers: Wrappers = ()) -> Any:
+    """What `factory` makes, inside of `wrappers`, in the parallel form."""
+    return as_parallel(apply_wrappers(factory(), wrappers))
 
 
 def as_parallel(env: Any) -> Any:
