@@ -263,6 +263,15 @@ class TrainConfig:
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
     )
+    start_from: str | None = setting(
+        None, "Saved policy to start from: a run, a checkpoint or a policy file; null: networks that know nothing."
+    )
+    start_partial: bool = setting(
+        False, "Take only the layers and statistics of train.start_from that fit, and begin the others anew."
+    )
+    start_digest: str | None = setting(
+        None, "Checksum of what train.start_from must hold; a run records it, so that its settings reproduce it."
+    )
 
 
 @dataclass(frozen=True)
@@ -455,6 +464,9 @@ def check(config: Config) -> Config:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."
         )
+    for name in ("start_partial", "start_digest"):
+        if config.train.start_from is None and getattr(config.train, name):
+            raise UserError(f"train.{name} has no effect without train.start_from; set that too.")
     network, agents = config.network, config.agents
     if agents.members is not None and agents.policy not in ("auto", "groups"):
         raise UserError(f"agents.members has no effect with agents.policy={agents.policy}; use agents.policy=groups.")

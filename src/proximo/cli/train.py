@@ -24,6 +24,7 @@ from proximo.cli.common import (
 )
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
+from proximo.run_dir.saved import held_layer
 
 TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
 
@@ -36,6 +37,8 @@ Examples:
 * `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on one that is written in JAX
 
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
+
+* `proximo train CartPole-v1 --from runs/NAME` starts from the policy of a run, with new schedules
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
@@ -64,6 +67,13 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from)."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take only the parts of it that fit (train.start_partial).")
+    ] = False,
     preset: Preset = None,
     no_preset: NoPreset = False,
     mlflow: Mlflow = None,
@@ -77,6 +87,7 @@ def train(
     check_loudness(quiet, verbose)
     which = chosen_preset(preset, no_preset)
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
+    named |= {"train.start_from": start, "train.start_partial": partial or None}
     flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
     env_id = (given | flags).get("env.id")
@@ -84,13 +95,14 @@ def train(
         raise UserError(
             "Name an environment to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists them."
         )
+    held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
     from proximo.presets import choose_preset, remarks, without_preset
     from proximo.train.trainer import PPOTrainer
 
     tuned = choose_preset(which, env_id)
-    resolved = settings.build(tuned, given, flags)
+    resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
     if not isinstance(which, str) and not tuned and config is None:

@@ -18,6 +18,7 @@ from proximo.errors import UserError, quoted
 from proximo.presets import choose_preset
 from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
+from proximo.run_dir.saved import held_layer, located
 from proximo.settings import Values
 from proximo.yaml_file import read_yaml
 
@@ -113,7 +114,8 @@ def make_plan(
     runs, taken = list[PlannedRun](), set[str]()
     for env, trial in itertools.product(envs, trials):
         tuned = choose_preset(preset, env)
-        shared = settings.build(tuned, base, trial.overrides, flags, {"env.id": env})
+        held = held_layer(base | trial.overrides | flags)
+        shared = located(settings.build(tuned, held, base, trial.overrides, flags, {"env.id": env}))
         for seed in trial.seeds:
             config = dataclasses.replace(shared, seed=settings.convert(settings.find_setting("seed"), seed))
             parts = [trial.name] if len(trials) > 1 else []

@@ -122,6 +122,9 @@ class ActiveRun:
         self.state = self._first_state()
         self.agents.adopt(self.state.train.groups)
         self.checkpoints.begin(self.state, self.progress.saved())
+        if (policy := self._start.policy) is not None:
+            self.write(lambda: policy.save(Path(str(self.config.train.start_from))))
+            self._start.policy = None
         self.tracker.start()
         if self.progress.stop_reason is None and not self.stopping():
             program.compile(self.state)

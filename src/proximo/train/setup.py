@@ -22,6 +22,7 @@ from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.read import check_folder, read_result
+from proximo.run_dir.saved import held_layer, held_values, located
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.counters import Counters
@@ -29,6 +30,7 @@ from proximo.train.host_program import HostProgram
 from proximo.train.needs import check_needs
 from proximo.train.program import CompiledProgram, Given, Program
 from proximo.train.progress import Progress
+from proximo.train.start import SavedPolicy
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Start:
     checkpoint: Checkpoint | None = None
     more: bool = False
     """Whether it is trained beyond the end that it had."""
+    policy: SavedPolicy | None = None
+    """What it starts from, where that lies in no file: it is saved with the run."""
 
 
 def given_by(agents: Agents) -> Given:
@@ -83,9 +87,14 @@ def make_program(
 
 
 def resolve(
-    env: str | envs.JaxEnv | envs.HostSource | None, config: Any, preset: bool | str, keywords: Mapping[str, Any]
+    env: str | envs.JaxEnv | envs.HostSource | None,
+    config: Any,
+    preset: bool | str,
+    keywords: Mapping[str, Any],
+    start: SavedPolicy | None = None,
 ) -> tuple[Config, list[str]]:
-    """The configuration of a run from everything a user may give, and what is to be said of it."""
+    """The configuration of a run from everything a user may give, and what is to be said of it. `start` is the agent
+    that it starts from, where that lies in no file."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
     if isinstance(config, str | Path):
@@ -98,7 +107,9 @@ def resolve(
     env_id = (given | keyed).get("env.id", (base or Config()).env.id)
     tuned = choose_preset(preset, env_id) if base is None else {}
     said = remarks(env_id if preset is True else str(preset), tuned, given | keyed, "preset=False")
-    return settings.build(tuned, given, keyed, base=base), said
+    held = held_layer(given | keyed) if start is None else held_values(start.config)
+    built = settings.build(tuned, {} if base is not None else held, given, keyed, base=base)
+    return located(built), said
 
 
 READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}
@@ -143,6 +154,20 @@ def check_optimizer(config: Any, keywords: Mapping[str, Any], optimizer: Any, ag
         if name in unread:
             last = " Let proximo.scale_by_rates() be the last of its chain, and it follows." if name in RATES else ""
             raise UserError(f"{name} has no effect on an optimizer of your own, which is as you made it.{last}")
+
+
+START = ("start_from", "start_partial", "start_digest")
+
+
+def without_start(config: Config) -> Config:
+    """`config` of a run that starts from nothing, or goes on from a checkpoint."""
+    return with_start(config, Config())
+
+
+def with_start(config: Config, other: Config) -> Config:
+    """`config`, saying of where it started what `other` says."""
+    said = {name: getattr(other.train, name) for name in START}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **said))
 
 
 def with_own(config: Config, handed_in: Mapping[str, Any]) -> Config:
