@@ -237,7 +237,8 @@ def test_other_spaces_are_named(seen: Any, done: Any, words: str, run: Path) -> 
 
 
 def test_the_place_where_nested_spaces_differ_is_found() -> None:
-    small, large, eye = spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (3,)), spaces.Discrete(3)
+    small, large = spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (3,))
+    eye: spaces.Discrete[Any] = spaces.Discrete(3)
     one = spaces.Dict({"arm": spaces.Tuple([eye, small]), "eye": eye})
     two = spaces.Dict({"arm": spaces.Tuple([eye, large]), "eye": eye})
     assert first_difference(one, two) == (("arm", 1), small, large)

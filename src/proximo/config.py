@@ -263,6 +263,12 @@ class TrainConfig:
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
     )
+    schedule_start: int = setting(
+        0,
+        "Environment steps before schedules begin; `proximo resume --restart-schedules` sets it.",
+        at_least=0,
+        at_most=MOST_STEPS,
+    )
     start_from: str | None = setting(
         None, "Saved policy to start from: a run, a checkpoint or a policy file; null: networks that know nothing."
     )
@@ -463,6 +469,11 @@ def check(config: Config) -> Config:
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."
+        )
+    if config.train.schedule_start >= config.train.total_timesteps:
+        raise UserError(
+            f"train.schedule_start={config.train.schedule_start:,} is not before the end, "
+            f"train.total_timesteps={config.train.total_timesteps:,}."
         )
     for name in ("start_partial", "start_digest"):
         if config.train.start_from is None and getattr(config.train, name):

@@ -129,6 +129,8 @@ Examples:
 * `proximo resume runs/NAME`
 
 * `proximo resume runs/NAME --steps 100_000` trains 100,000 more steps from there, also if the run was complete
+
+* `proximo resume runs/NAME --steps 100_000 --restart-schedules` does so with a learning rate that begins again
 """
 
 
@@ -139,6 +141,10 @@ def resume(
         str | None,
         typer.Option(metavar="MORE", help="Train this many more steps, instead of to the end that the run was given."),
     ] = None,
+    restart_schedules: Annotated[
+        bool,
+        typer.Option("--restart-schedules", help="With --steps: learning rate and other schedules begin again."),
+    ] = False,
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
@@ -155,7 +161,8 @@ def resume(
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = Console() if quiet else Display(verbose)
-    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console))
+    wishes = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
+    run_to_end(PPOTrainer.resume(path, console=console, **wishes))
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.

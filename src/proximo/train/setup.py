@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
 from proximo import envs, settings
 from proximo.config import Config
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -17,7 +19,9 @@ from proximo.multi_agent.self_play import make_behaviour
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
+from proximo.ppo.optimizer import scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
+from proximo.ppo.static_config import MOVING
 from proximo.presets import choose_preset, remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.run_dir.directory import CONFIG
@@ -44,6 +48,8 @@ class Start:
     checkpoint: Checkpoint | None = None
     more: bool = False
     """Whether it is trained beyond the end that it had."""
+    restarts: bool = False
+    """Whether schedules begin again there."""
     policy: SavedPolicy | None = None
     """What it starts from, where that lies in no file: it is saved with the run."""
 
@@ -215,6 +221,11 @@ def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
         raise UserError(f"{what} is {ours}; {env_id} has {theirs}.{unseen}")
 
 
+SCHEDULED = ("learning_rate", "clip_epsilon", "entropy_coef")
+SPENT = 0.9
+"""The share of a schedule after which little of it is left."""
+
+
 def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
     """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
     if not (run / CONFIG).is_file():
@@ -251,8 +262,16 @@ def is_complete(run: Path, progress: Progress) -> bool:
         return False
 
 
-def extended(config: Config, done: Counters, steps: int) -> Config:
-    """Settings that train `steps` more than were `done`; other budgets that are used up are lifted."""
+def extended(config: Config, done: Counters, steps: int | None, restart_schedules: bool = False) -> Config:
+    """Settings that train `steps` more than were `done`, if any are asked for; other budgets that are used up are
+    lifted. With `restart_schedules`, schedules begin again now and end at the new end."""
+    if restart_schedules:
+        if steps is None:
+            raise UserError("Schedules begin again with --steps N (`steps=`), which says how long they take.")
+        if not any(getattr(config.ppo, f"{name}_schedule") != "constant" for name in SCHEDULED):
+            raise UserError("No schedule can begin again: learning rate, clip range and entropy bonus are constant.")
+    if steps is None:
+        return config
     if steps < 1:
         raise UserError(f"Training on takes at least 1 step more, not {steps}.")
     train = config.train
@@ -260,7 +279,34 @@ def extended(config: Config, done: Counters, steps: int) -> Config:
         train = dataclasses.replace(train, max_episodes=None)
     if train.max_seconds is not None and done.elapsed_seconds >= train.max_seconds:
         train = dataclasses.replace(train, max_seconds=None)
-    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=done.steps + steps))
+    began = done.steps if restart_schedules else train.schedule_start
+    train = dataclasses.replace(train, total_timesteps=done.steps + steps, schedule_start=began)
+    return dataclasses.replace(config, train=train)
+
+
+def schedule_note(before: Config, after: Config, done: Counters, how: str) -> list[str]:
+    """What is said where a run is trained beyond its end, by `after` instead of `before`, when the schedule of its
+    learning rate was all but spent; `how` begins it again."""
+    ppo = before.ppo
+    if ppo.learning_rate_schedule not in MOVING or "optimizer" in ppo.own:
+        return []
+    if after.train.schedule_start == done.steps or progress_of(before, done.steps) < SPENT:
+        return []
+    old, new = (
+        float(scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, jnp.float32(share)))
+        for share in (progress_of(config, done.steps) for config in (before, after))
+    )
+    return [
+        f"The {ppo.learning_rate_schedule} schedule of its learning rate was spent, {old:.2g} of "
+        f"{ppo.learning_rate:g}; stretched to the new end it goes on from {new:.2g} to {ppo.learning_rate_end:g}. "
+        f"{how} begins it again from {ppo.learning_rate:g}."
+    ]
+
+
+def progress_of(config: Config, steps: int) -> float:
+    """How far schedules are after so many steps, as `ppo.update.current_rates` has it."""
+    start, whole = config.train.schedule_start, config.num_updates * config.frames_per_batch
+    return min(max(steps - start, 0) / (whole - start), 1.0)
 
 
 def once_more(config: Config, first: Config, done: Counters) -> Config:

@@ -48,6 +48,7 @@ from proximo.train.setup import (
     make_program,
     once_more,
     resolve,
+    schedule_note,
     with_own,
     with_start,
     without_start,
@@ -63,6 +64,9 @@ from proximo.train.start import (
 )
 
 CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
+
+RESTART = "--restart-schedules (`restart_schedules=True`)"
+RESTART_LATER = "PPOTrainer.resume(run, steps=..., restart_schedules=True)"
 
 
 class PPOTrainer:
@@ -177,6 +181,7 @@ class PPOTrainer:
         env: Any = None,
         *,
         steps: int | None = None,
+        restart_schedules: bool = False,
         tracking_uri: str | None = None,
         network: Any = None,
         distribution: Any = None,
@@ -186,14 +191,15 @@ class PPOTrainer:
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
-        `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
+        `steps` trains that many more steps from there, also after the goal or the end was reached; schedules then run
+        towards the new end, or with `restart_schedules` begin again and end there. `env` is needed
         where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
         `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
         holds.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
-        config = saved.config if steps is None else extended(saved.config, saved.progress.counters, steps)
+        config = extended(saved.config, saved.progress.counters, steps, restart_schedules)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
         own = {"loss": loss, "optimizer": optimizer}
@@ -203,8 +209,11 @@ class PPOTrainer:
         trainer = cls(env, agent=agents.public, config=without_start(config), out=path, console=console, **own)
         trainer.config = trainer._first_config = with_start(trainer.config, config)
         trainer._start.checkpoint, trainer._start.more = saved, steps is not None
+        trainer._start.restarts = restart_schedules
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
+        for sentence in schedule_note(saved.config, config, saved.progress.counters, RESTART):
+            trainer.console.note(sentence)
         return trainer
 
     def train(self, callback: Any = None) -> dict[str, Any]:
@@ -243,6 +252,8 @@ class PPOTrainer:
         if self._start.more:
             self.config = once_more(saved.config, self._first_config, done.counters)
             self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
+            for sentence in schedule_note(saved.config, self.config, done.counters, RESTART_LATER):
+                self.console.note(sentence)
         self._make_program()
 
     def _make_program(self) -> None:
