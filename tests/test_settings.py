@@ -176,6 +176,8 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
         "stop.early_stopping_patience": draw(st.integers(1, 10**6)),
         "eval.frequency": draw(st.integers(1, 10**6)),
         "eval.episodes": draw(st.integers(1, 10**6)),
+        "eval.actions": "both",
+        "eval.score": draw(st.sampled_from(["auto", "deterministic", "stochastic"])),
         "eval.max_steps": draw(st.integers(1, 10**6)),
         "checkpoint.every_steps": draw(st.none() | st.integers(1, 10**9)),
         "checkpoint.every_seconds": draw(st.none() | positive(1e6)),

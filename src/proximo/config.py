@@ -298,10 +298,16 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Deterministic evaluation, on environments of its own."""
+    """Evaluation, on environments of its own."""
 
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0, at_most=MOST)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
+    actions: Literal["deterministic", "stochastic", "both"] = setting(
+        "deterministic", "Actions: always the most likely ones, drawn from the policy as in training, or both by turns."
+    )
+    score: Literal["auto", "deterministic", "stochastic"] = setting(
+        "auto", "With eval.actions=both, which ones choose the best policy and are the score; auto: deterministic."
+    )
     max_steps: int = setting(
         10_000,
         "Truncate episodes after this many steps if neither the environment nor env sets a limit.",
@@ -469,6 +475,11 @@ def check(config: Config) -> Config:
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."
+        )
+    if config.eval.actions != "both" and config.eval.score not in ("auto", config.eval.actions):
+        raise UserError(
+            f"eval.score={config.eval.score} needs such evaluations, but eval.actions={config.eval.actions}; "
+            f"use eval.actions=both."
         )
     if config.train.schedule_start >= config.train.total_timesteps:
         raise UserError(

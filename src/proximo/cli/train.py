@@ -174,10 +174,14 @@ Examples:
 
 * `proximo evaluate runs/NAME` plays 100 episodes with the final policy, which always takes its most likely action
 
-* `proximo evaluate runs/NAME --checkpoint best --stochastic --seed 7`
+* `proximo evaluate runs/NAME --checkpoint best --actions both --seed 7` plays 100 with its most likely actions, and 100
+with drawn ones
 
 * `proximo evaluate runs/NAME --video` also records an episode as RUN/videos/final.mp4 and .gif
 """
+
+
+ACTIONS = {"deterministic": "always the most likely action", "stochastic": "actions drawn from the policy"}
 
 
 @app.command(help=EVALUATE_HELP)
@@ -192,9 +196,14 @@ def evaluate(
             help="Which policy; by default the final one, or the last while there is none.",
         ),
     ] = None,
-    stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample actions instead of taking the most likely.")
-    ] = False,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="deterministic|stochastic|both",
+            help="The most likely actions, drawn ones, or each; by default as the run was evaluated (eval.actions).",
+        ),
+    ] = None,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="The same as --actions stochastic.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Record one episode as MP4 and GIF.")] = False,
 ) -> None:
@@ -205,48 +214,62 @@ def evaluate(
     path = find_run(run)
     config = read_config(path)
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
+    if stochastic and actions is not None:
+        raise UserError("--stochastic and --actions cannot be used together.")
+    asked = "stochastic" if stochastic else actions
+    chosen = config.eval.actions if asked is None else flag("--actions", "eval.actions", asked)
     messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
         from proximo.display.tables import evaluation_table
         from proximo.policy.behaviour import Learners, actors
+        from proximo.rollout.actions import BOTH, DRAWN, LIKELY, OTHER, Returns, difference_in_words, scoring, under
         from proximo.rollout.evaluate import make_evaluator
         from proximo.rollout.video import render_video
         from proximo.train.load import open_run
 
+        first = scoring(config.eval) if config.eval.actions == BOTH else LIKELY
+        kinds = (first, OTHER[first]) if chosen == BOTH else (chosen,)
         agents, source = open_run(path, config, which)
         videos: list[str] = []
         notices: list[str] = []
-        how = (not stochastic, config.eval.max_steps)
+        limit = config.eval.max_steps
         if video:
             status.update("filming one episode")
-            videos, notices = render_video(path / "videos" / which, source, agents, config.env, used, *how)
-        evaluator = make_evaluator(
-            source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
-        )
+            given = (source, agents, config.env, used, kinds[0] == LIKELY, limit)
+            videos, notices = render_video(path / "videos" / which, *given)
+        summaries: dict[str, dict[str, Any]] = {}
+        for kind in kinds:
+            how = (config.env, used, config.track.success_return, kind == LIKELY, limit)
+            evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
 
-        def tell() -> bool:
-            status.update(f"{evaluator.played} of {num_episodes} episodes")
-            return False
+            def tell(evaluator: Any = evaluator, kind: str = kind) -> bool:
+                status.update(f"{evaluator.played} of {num_episodes} episodes, {ACTIONS[kind]}")
+                return False
 
-        try:
-            outcome = evaluator(actors(agents.groups), tell)
-        finally:
-            evaluator.close()
-    assert outcome is not None, "nobody stopped it"
-    for notice in notices + evaluator.notices:
+            try:
+                outcome = evaluator(actors(agents.groups), tell)
+            finally:
+                evaluator.close()
+            assert outcome is not None, "nobody stopped it"
+            notices += evaluator.notices
+            summaries[kind] = outcome.summary()
+    if len(kinds) > 1:
+        found = (Returns.of(summaries[LIKELY]), Returns.of(summaries[DRAWN]))
+        notices += difference_in_words(*found, str(path))
+    for notice in notices:
         messages.print(safe(notice), style="dim")
-    summary = outcome.summary()
     if as_json:
         about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
-        about |= {"deterministic": not stochastic}
-        typer.echo(to_json(about | summary | ({"videos": videos} if video else {})))
+        about |= {"deterministic": kinds[0] == LIKELY, "actions": chosen}
+        other = under(kinds[1], summaries[kinds[1]]) if len(kinds) > 1 else {}
+        typer.echo(to_json(about | summaries[kinds[0]] | other | ({"videos": videos} if video else {})))
         return
-    chosen = "actions drawn from the policy" if stochastic else "always the most likely action"
-    out.print(
-        f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
-        f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {chosen}."
-    )
-    out.print(evaluation_table(summary))
+    for kind, summary in summaries.items():
+        out.print(
+            f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
+            f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {ACTIONS[kind]}."
+        )
+        out.print(evaluation_table(summary))
     goal = config.track.success_return
     meant = "terminates (track.success_return sets a return instead)" if goal is None else f"returns at least {goal:g}"
     out.print(f"[dim]An episode is a success if the environment says so; where it does not say, if it {meant}.[/dim]")

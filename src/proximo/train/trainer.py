@@ -260,10 +260,11 @@ class PPOTrainer:
         self.program = make_program(self.env, self._agents, self.config, self.recipe)
         self.evaluations = Evaluations(self.env, self._agents, self.program.behaviour, self.config)
 
-    def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
-        """Play `num_episodes` deterministic episodes with the current policy."""
+    def evaluate(self, num_episodes: int = 100, deterministic: bool | None = None) -> dict[str, float]:
+        """Play `num_episodes` episodes with the current policy: with its most likely actions, or with drawn ones where
+        `deterministic` is false; by default as `eval.actions` scores, which are the most likely ones."""
         with self:
-            summary = self.evaluations.play(num_episodes)
+            summary = self.evaluations.play(num_episodes, deterministic=deterministic)
         for notice in self.evaluations.notices:
             self.console.note(notice)
         self.evaluations.notices.clear()
