@@ -79,6 +79,7 @@ def test_json_repeats_the_final_evaluation_of_training(run: Path, proximo: Calla
     found = json.loads(printed)
     result = json.loads((run / "result.json").read_text())
     about = {"run": str(run), "checkpoint": "final", "env": "CartPole-v1", "seed": 3, "deterministic": True}
+    about |= {"actions": "deterministic"}
     assert found == about | result["final_eval"]
 
 

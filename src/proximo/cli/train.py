@@ -161,7 +161,7 @@ def resume(
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = Console() if quiet else Display(verbose)
-    wishes = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
+    wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
     run_to_end(PPOTrainer.resume(path, console=console, **wishes))
 
 
@@ -227,7 +227,7 @@ def evaluate(
         from proximo.rollout.video import render_video
         from proximo.train.load import open_run
 
-        first = scoring(config.eval) if config.eval.actions == BOTH else LIKELY
+        first = scoring(config) if config.eval.actions == BOTH else LIKELY
         kinds = (first, OTHER[first]) if chosen == BOTH else (chosen,)
         agents, source = open_run(path, config, which)
         videos: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from proximo.config import Config, EvalConfig
+from proximo.config import Config
 
 LIKELY, DRAWN, BOTH = "deterministic", "stochastic", "both"
 OTHER = {LIKELY: DRAWN, DRAWN: LIKELY}
@@ -22,11 +22,11 @@ MUCH = 0.25
 """The share of the larger of two returns by which they must differ."""
 
 
-def scoring(config: EvalConfig) -> str:
+def scoring(config: Config) -> str:
     """The kind of actions whose evaluation chooses the best policy, confirms the goal and is the score."""
-    if config.actions != BOTH:
-        return config.actions
-    return LIKELY if config.score == "auto" else config.score
+    if config.eval.actions != BOTH:
+        return config.eval.actions
+    return LIKELY if config.eval.score == "auto" else config.eval.score
 
 
 def under(kind: str, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Returns(NamedTuple):
     mean: float | None
     std: float | None
     """Of the population."""
-    count: int
+    episodes: int
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], prefix: str = "") -> Returns:
@@ -54,7 +54,7 @@ def final_note(played: Mapping[str, Any], config: Config, training: NDArray[Any]
     if config.agents.selfplay or not played or config.eval.actions == DRAWN:
         return []
     if config.eval.actions == BOTH:
-        other = OTHER[scoring(config.eval)]
+        other = OTHER[scoring(config)]
         found = {OTHER[other]: Returns.of(played), other: Returns.of(played, f"{other}/")}
         return difference_in_words(found[LIKELY], found[DRAWN], run)
     known = training[np.isfinite(training)]
@@ -90,13 +90,19 @@ def surely_larger(one: Returns, other: Returns) -> bool:
     """
     from scipy import special  # on demand: it takes its time to load
 
-    if one.mean is None or other.mean is None or one.std is None or other.std is None or min(one[2], other[2]) < 2:
+    if (
+        one.mean is None
+        or other.mean is None
+        or one.std is None
+        or other.std is None
+        or min(one.episodes, other.episodes) < 2
+    ):
         return False
     more = one.mean - other.mean
     if more <= MUCH * max(abs(one.mean), abs(other.mean)):
         return False
-    errors = one.std**2 / (one.count - 1), other.std**2 / (other.count - 1)
+    errors = one.std**2 / (one.episodes - 1), other.std**2 / (other.episodes - 1)
     if not sum(errors):
         return True
-    degrees = sum(errors) ** 2 / (errors[0] ** 2 / (one.count - 1) + errors[1] ** 2 / (other.count - 1))
+    degrees = sum(errors) ** 2 / (errors[0] ** 2 / (one.episodes - 1) + errors[1] ** 2 / (other.episodes - 1))
     return bool(more / math.sqrt(sum(errors)) > special.stdtrit(degrees, SURE))

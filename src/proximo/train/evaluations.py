@@ -28,7 +28,7 @@ class Evaluations:
     def __call__(self, train: Trained, stop: Callable[[], bool]) -> dict[str, Any]:
         """The summary of an evaluation as training has them; empty if it was stopped. With both kinds of actions, that
         of the kind which does not score is under its name: `stochastic/return_mean`."""
-        episodes, kind = self._config.eval.episodes, scoring(self._config.eval)
+        episodes, kind = self._config.eval.episodes, scoring(self._config)
         summary = self.play(episodes, stop)
         if summary and self._config.eval.actions == "both":
             other = self.play(episodes, stop, deterministic=kind != "deterministic")
@@ -45,7 +45,7 @@ class Evaluations:
         if episodes < 1:
             raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
         config = self._config
-        likely = scoring(config.eval) == "deterministic" if deterministic is None else deterministic
+        likely = scoring(config) == "deterministic" if deterministic is None else deterministic
         if (episodes, likely) not in self._evaluators:
             how = (config.env, config.seed, config.track.success_return, likely, config.eval.max_steps)
             made = make_evaluator(self._env, Learners(self._agents.policies), episodes, *how)

@@ -143,7 +143,7 @@ class Progress:
         if self.counters.unconfirmed > 1:
             return
         mean = "no number" if played["return_mean"] is None else f"{played['return_mean']:.4g}"
-        kind = scoring(self.config.eval)
+        kind = scoring(self.config)
         goal, goes_on = self.config.stop.target_reward, "" if self.stop_reason else " Training goes on."
         self.notices.append(
             f"Not solved: after {self.counters.steps:,} steps the training return averaged {claim:.4g} with sampled "
