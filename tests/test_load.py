@@ -79,6 +79,7 @@ def test_json_repeats_the_final_evaluation_of_training(run: Path, proximo: Calla
     found = json.loads(printed)
     result = json.loads((run / "result.json").read_text())
     about = {"run": str(run), "checkpoint": "final", "env": "CartPole-v1", "seed": 3, "deterministic": True}
+    about |= {"actions": "deterministic"}
     assert found == about | result["final_eval"]
 
 
@@ -166,3 +167,26 @@ def test_a_missing_extra_is_named_before_anything_is_played(
     code, _, errors = proximo("evaluate", run, "--video")
     assert code == 2
     assert 'Videos need the package av; pip install "proximo[video]"' in errors
+
+
+def test_both_kinds_of_actions(run: Path, proximo: Callable[..., tuple[int, str, str]]) -> None:
+    """Each as it is alone; the one that scores under the usual names."""
+    found = {}
+    for actions in ("deterministic", "stochastic", "both"):
+        code, printed, errors = proximo("evaluate", run, "--episodes", 5, "--actions", actions, "--json")
+        assert (code, errors) == (0, "")
+        found[actions] = json.loads(printed)
+    both = found["both"]
+    assert (both["actions"], both["deterministic"]) == ("both", True)
+    for name in ("return_mean", "length_mean", "success_rate"):
+        assert both[name] == found["deterministic"][name]
+        assert both[f"stochastic/{name}"] == found["stochastic"][name]
+    code, printed, _ = proximo("evaluate", run, "--episodes", 5, "--actions", "both")
+    assert [line.split(",")[-1].strip() for line in printed.splitlines() if line.startswith("The policy")] == [
+        "always the most likely action.",
+        "actions drawn from the policy.",
+    ]
+    code, _, errors = proximo("evaluate", run, "--actions", "greedy")
+    assert code == 2
+    assert "--actions must be one of deterministic, stochastic, both" in errors
+    assert proximo("evaluate", run, "--stochastic", "--actions", "both")[0] == 2

@@ -499,3 +499,54 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_folder_that_cannot_be_made() -> None:
     with pytest.raises(UserError, match="Cannot write the run to /proc/run"):
         trainer(Path("/proc/run")).train()
+
+
+MOVED = SETTINGS | {"total_timesteps": 64 * 6, "eval_frequency": 0, "every_steps": 64, "num_checkpoints": 0}
+
+
+def rates(run: Path) -> list[float]:
+    return [json.loads(line)["ppo/learning_rate"] for line in lines(run)]
+
+
+def test_schedules_begin_again_and_stay_so_after_a_resume(tmp_path: Path) -> None:
+    """Six updates of 3e-4 (1 - n / 6), then four of 3e-4 (1 - n / 4); stopped among these, and not stopped."""
+    PPOTrainer(compiled(), out=tmp_path / "run", preset=False, **MOVED).train()
+    shutil.copytree(tmp_path / "run", tmp_path / "cut")
+    trainer = PPOTrainer.resume(tmp_path / "run", steps=64 * 4, restart_schedules=True)
+    assert trainer.config.train.schedule_start == 64 * 6
+    trainer.train()
+    falling = [3e-4 * (1 - n / 6) for n in range(6)] + [3e-4 * (1 - n / 4) for n in range(4)]
+    np.testing.assert_allclose(rates(tmp_path / "run"), falling, rtol=1e-5)
+    cut = PPOTrainer.resume(tmp_path / "cut", steps=64 * 4, restart_schedules=True)
+    cut.train(probes.EachUpdate(lambda metrics: metrics["update"] < 8))
+    PPOTrainer.resume(tmp_path / "cut").train()
+    assert_same_run(tmp_path / "run", tmp_path / "cut")
+
+
+def test_a_spent_schedule_is_said(tmp_path: Path) -> None:
+    """Two steps more after six: the stretched schedule goes on at a quarter."""
+    PPOTrainer(compiled(), out=tmp_path / "run", preset=False, **MOVED).train()
+    notes = probes.Notes()
+    PPOTrainer.resume(tmp_path / "run", steps=64 * 2, console=notes)
+    assert any(
+        note.startswith("The linear schedule of its learning rate was spent, 0 of 0.0003; stretched to the new end it")
+        and "goes on from 7.5e-05 to 0. --restart-schedules" in note
+        for note in notes.said
+    )
+    quiet = probes.Notes()
+    PPOTrainer.resume(tmp_path / "run", steps=64 * 2, restart_schedules=True, console=quiet)
+    assert quiet.said == []
+    with pytest.raises(UserError, match=r"Schedules begin again with --steps N"):
+        PPOTrainer.resume(tmp_path / "run", restart_schedules=True)
+
+
+def test_an_adaptive_rate_begins_again_and_constant_ones_cannot(tmp_path: Path) -> None:
+    adaptive = MOVED | {"learning_rate_schedule": "adaptive", "adaptive_kl": 1e-9}
+    PPOTrainer(compiled(), out=tmp_path / "run", preset=False, **adaptive).train()
+    PPOTrainer.resume(tmp_path / "run", steps=64, restart_schedules=True).train()
+    found = rates(tmp_path / "run")
+    assert found[5] < found[0] == found[6] == np.float32(3e-4)
+    constant = MOVED | {"learning_rate_schedule": "constant"}
+    PPOTrainer(compiled(), out=tmp_path / "same", preset=False, **constant).train()
+    with pytest.raises(UserError, match="No schedule can begin again"):
+        PPOTrainer.resume(tmp_path / "same", steps=64, restart_schedules=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from proximo.ppo.optimizer import scale_by_rates
     from proximo.rollout.frame_stack import FrameStacker
     from proximo.rollout.types import Rollout
-    from proximo.train.experience import evaluate_agent
+    from proximo.train.experience import evaluate_agent, evaluate_policy
     from proximo.train.trainer import PPOTrainer
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "clip_loss",
     "evaluate_agent",
+    "evaluate_policy",
     "run_multiple_experiments",
     "run_single_experiment",
     "scale_by_rates",
@@ -52,6 +53,7 @@ _HOMES = {
     "TeamAgent": "proximo.multi_agent.team_agent",
     "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
+    "evaluate_policy": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.experiment.single",
     "scale_by_rates": "proximo.ppo.optimizer",

@@ -277,6 +277,21 @@ class TrainConfig:
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
     )
+    schedule_start: int = setting(
+        0,
+        "Environment steps before schedules begin; `proximo resume --restart-schedules` sets it.",
+        at_least=0,
+        at_most=MOST_STEPS,
+    )
+    start_from: str | None = setting(
+        None, "Saved policy to start from: a run, a checkpoint or a policy file; null: networks that know nothing."
+    )
+    start_partial: bool = setting(
+        False, "Take only the layers and statistics of train.start_from that fit, and begin the others anew."
+    )
+    start_digest: str | None = setting(
+        None, "Checksum of what train.start_from must hold; a run records it, so that its settings reproduce it."
+    )
 
 
 @dataclass(frozen=True)
@@ -297,10 +312,16 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Deterministic evaluation, on environments of its own."""
+    """Evaluation, on environments of its own."""
 
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0, at_most=MOST)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
+    actions: Literal["deterministic", "stochastic", "both"] = setting(
+        "deterministic", "Actions: always the most likely ones, drawn from the policy as in training, or both by turns."
+    )
+    score: Literal["auto", "deterministic", "stochastic"] = setting(
+        "auto", "With eval.actions=both, which ones choose the best policy and are the score; auto: deterministic."
+    )
     max_steps: int = setting(
         10_000,
         "Truncate episodes after this many steps if neither the environment nor env sets a limit.",
@@ -476,6 +497,19 @@ def check(config: Config) -> Config:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."
         )
+    if config.eval.actions != "both" and config.eval.score not in ("auto", config.eval.actions):
+        raise UserError(
+            f"eval.score={config.eval.score} needs such evaluations, but eval.actions={config.eval.actions}; "
+            f"use eval.actions=both."
+        )
+    if config.train.schedule_start >= config.train.total_timesteps:
+        raise UserError(
+            f"train.schedule_start={config.train.schedule_start:,} is not before the end, "
+            f"train.total_timesteps={config.train.total_timesteps:,}."
+        )
+    for name in ("start_partial", "start_digest"):
+        if config.train.start_from is None and getattr(config.train, name):
+            raise UserError(f"train.{name} has no effect without train.start_from; set that too.")
     network, agents = config.network, config.agents
     if agents.members is not None and agents.policy not in ("auto", "groups"):
         raise UserError(f"agents.members has no effect with agents.policy={agents.policy}; use agents.policy=groups.")

@@ -244,6 +244,8 @@ def _convert(value: Any, expected: Any) -> Any:
         if not math.isfinite(number) or (expected is int and not number.is_integer()):
             raise ValueError
         return int(value) if expected is int and isinstance(value, numbers.Integral) else expected(number)
+    if expected is str and isinstance(value, Path):
+        return str(value)
     if not isinstance(value, expected):
         raise ValueError
     return value

@@ -56,6 +56,37 @@ def space_key(space: spaces.Space[Any]) -> Hashable | None:
     return None
 
 
+def form_key(space: spaces.Space[Any]) -> Hashable | None:
+    """What stays of `space_key` where bounds and precision do not matter: all that the shapes of networks depend on."""
+    if isinstance(space, spaces.Dict):
+        return ("Dict", tuple((type(key), key, form_key(entry)) for key, entry in space.spaces.items()))
+    if isinstance(space, spaces.Tuple):
+        return ("Tuple", tuple(form_key(entry) for entry in space.spaces))
+    if isinstance(space, spaces.Box):
+        return ("Box", space.shape, "float" if np.issubdtype(space.dtype, np.floating) else np.dtype(space.dtype).str)
+    if isinstance(space, spaces.Discrete):
+        return ("Discrete", int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ("MultiDiscrete", space.shape, tuple(space.nvec.reshape(-1)), tuple(space.start.reshape(-1)))
+    return space_key(space)
+
+
+def first_difference(
+    ours: spaces.Space[Any], theirs: spaces.Space[Any], path: Path = ()
+) -> tuple[Path, spaces.Space[Any], spaces.Space[Any]]:
+    """Where two spaces of different form begin to differ: the path there, and what stands there in each."""
+    if isinstance(ours, spaces.Dict) and isinstance(theirs, spaces.Dict) and list(ours.spaces) == list(theirs.spaces):
+        pairs: list[Any] = [(key, entry, theirs.spaces[key]) for key, entry in ours.spaces.items()]
+    elif isinstance(ours, spaces.Tuple) and isinstance(theirs, spaces.Tuple) and len(ours.spaces) == len(theirs.spaces):
+        pairs = [(i, *both) for i, both in enumerate(zip(ours.spaces, theirs.spaces, strict=True))]
+    else:
+        return path, ours, theirs
+    for key, one, other in pairs:
+        if form_key(one) != form_key(other):
+            return first_difference(one, other, (*path, key))
+    return path, ours, theirs
+
+
 def _bits(array: NDArray[Any]) -> tuple[Hashable, ...]:
     """An array as a value; the bounds of images are too long to be kept themselves."""
     return array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest()

@@ -27,6 +27,7 @@ from proximo.cli.common import (
 )
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
+from proximo.run_dir.saved import held_layer
 
 TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
 
@@ -41,6 +42,8 @@ Examples:
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
 
 * `proximo train LunarLander-v3 --env-arg continuous=true --env-arg gravity=-5` makes the environment with arguments
+
+* `proximo train CartPole-v1 --from runs/NAME` starts from the policy of a run, with new schedules
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
@@ -70,6 +73,13 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
     ] = None,
     env_arguments: EnvArguments = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from)."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take only the parts of it that fit (train.start_partial).")
+    ] = False,
     preset: Preset = None,
     no_preset: NoPreset = False,
     mlflow: Mlflow = None,
@@ -83,6 +93,7 @@ def train(
     check_loudness(quiet, verbose)
     which = chosen_preset(preset, no_preset)
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
+    named |= {"train.start_from": start, "train.start_partial": partial or None}
     flags = given_settings(assignments, mlflow, no_mlflow, named)
     given = settings.from_file(config) if config else {}
     flags = with_env_arguments(flags, given, env_arguments)
@@ -91,6 +102,7 @@ def train(
         raise UserError(
             "Name an environment to train on, as in `proximo train gymnax/CartPole-v1`; `proximo envs` lists them."
         )
+    held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
     from proximo.presets import remarks, without_preset
@@ -98,7 +110,7 @@ def train(
     from proximo.train.trainer import PPOTrainer
 
     tuned, unfit = fitting_preset(which, env_id, given | flags)
-    resolved = settings.build(tuned, given, flags)
+    resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
     if unfit or (not isinstance(which, str) and not tuned and config is None):
@@ -125,6 +137,8 @@ Examples:
 * `proximo resume runs/NAME`
 
 * `proximo resume runs/NAME --steps 100_000` trains 100,000 more steps from there, also if the run was complete
+
+* `proximo resume runs/NAME --steps 100_000 --restart-schedules` does so with a learning rate that begins again
 """
 
 
@@ -135,6 +149,10 @@ def resume(
         str | None,
         typer.Option(metavar="MORE", help="Train this many more steps, instead of to the end that the run was given."),
     ] = None,
+    restart_schedules: Annotated[
+        bool,
+        typer.Option("--restart-schedules", help="With --steps: learning rate and other schedules begin again."),
+    ] = False,
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
@@ -152,7 +170,8 @@ def resume(
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = Console() if quiet else Display(verbose)
-    run_to_end(PPOTrainer.resume(path, steps=more, tracking_uri=address, console=console, trust=trust))
+    wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
+    run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes))
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
@@ -164,10 +183,14 @@ Examples:
 
 * `proximo evaluate runs/NAME` plays 100 episodes with the final policy, which always takes its most likely action
 
-* `proximo evaluate runs/NAME --checkpoint best --stochastic --seed 7`
+* `proximo evaluate runs/NAME --checkpoint best --actions both --seed 7` plays 100 with its most likely actions, and 100
+with drawn ones
 
 * `proximo evaluate runs/NAME --video` also records an episode as RUN/videos/final.mp4 and .gif
 """
+
+
+ACTIONS = {"deterministic": "always the most likely action", "stochastic": "actions drawn from the policy"}
 
 
 @app.command(help=EVALUATE_HELP)
@@ -182,9 +205,14 @@ def evaluate(
             help="Which policy; by default the final one, or the last while there is none.",
         ),
     ] = None,
-    stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample actions instead of taking the most likely.")
-    ] = False,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="deterministic|stochastic|both",
+            help="The most likely actions, drawn ones, or each; by default as the run was evaluated (eval.actions).",
+        ),
+    ] = None,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="The same as --actions stochastic.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
     video: Annotated[bool, typer.Option("--video", help="Record one episode as MP4 and GIF.")] = False,
     trust: Trust = False,
@@ -196,48 +224,62 @@ def evaluate(
     path = find_run(run)
     config = read_config(path)
     which, used = checkpoint or default_policy(path), config.seed if seed is None else flag("--seed", "seed", seed)
+    if stochastic and actions is not None:
+        raise UserError("--stochastic and --actions cannot be used together.")
+    asked = "stochastic" if stochastic else actions
+    chosen = config.eval.actions if asked is None else flag("--actions", "eval.actions", asked)
     messages = make_rich(stderr=True, quiet=as_json)
     with messages.status("loading") as status:
         from proximo.display.tables import evaluation_table
         from proximo.policy.behaviour import Learners, actors
+        from proximo.rollout.actions import BOTH, DRAWN, LIKELY, OTHER, Returns, difference_in_words, scoring, under
         from proximo.rollout.evaluate import make_evaluator
         from proximo.rollout.video import render_video
         from proximo.train.load import open_run
 
+        first = scoring(config) if config.eval.actions == BOTH else LIKELY
+        kinds = (first, OTHER[first]) if chosen == BOTH else (chosen,)
         agents, source = open_run(path, config, which, trust)
         videos: list[str] = []
         notices: list[str] = []
-        how = (not stochastic, config.eval.max_steps)
+        limit = config.eval.max_steps
         if video:
             status.update("filming one episode")
-            videos, notices = render_video(path / "videos" / which, source, agents, config.env, used, *how)
-        evaluator = make_evaluator(
-            source, Learners(agents.policies), num_episodes, config.env, used, config.track.success_return, *how
-        )
+            given = (source, agents, config.env, used, kinds[0] == LIKELY, limit)
+            videos, notices = render_video(path / "videos" / which, *given)
+        summaries: dict[str, dict[str, Any]] = {}
+        for kind in kinds:
+            how = (config.env, used, config.track.success_return, kind == LIKELY, limit)
+            evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
 
-        def tell() -> bool:
-            status.update(f"{evaluator.played} of {num_episodes} episodes")
-            return False
+            def tell(evaluator: Any = evaluator, kind: str = kind) -> bool:
+                status.update(f"{evaluator.played} of {num_episodes} episodes, {ACTIONS[kind]}")
+                return False
 
-        try:
-            outcome = evaluator(actors(agents.groups), tell)
-        finally:
-            evaluator.close()
-    assert outcome is not None, "nobody stopped it"
-    for notice in notices + evaluator.notices:
+            try:
+                outcome = evaluator(actors(agents.groups), tell)
+            finally:
+                evaluator.close()
+            assert outcome is not None, "nobody stopped it"
+            notices += evaluator.notices
+            summaries[kind] = outcome.summary()
+    if len(kinds) > 1:
+        found = (Returns.of(summaries[LIKELY]), Returns.of(summaries[DRAWN]))
+        notices += difference_in_words(*found, str(path))
+    for notice in notices:
         messages.print(safe(notice), style="dim")
-    summary = outcome.summary()
     if as_json:
         about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
-        about |= {"deterministic": not stochastic}
-        typer.echo(to_json(about | summary | ({"videos": videos} if video else {})))
+        about |= {"deterministic": kinds[0] == LIKELY, "actions": chosen}
+        other = under(kinds[1], summaries[kinds[1]]) if len(kinds) > 1 else {}
+        typer.echo(to_json(about | summaries[kinds[0]] | other | ({"videos": videos} if video else {})))
         return
-    chosen = "actions drawn from the policy" if stochastic else "always the most likely action"
-    out.print(
-        f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
-        f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {chosen}."
-    )
-    out.print(evaluation_table(summary))
+    for kind, summary in summaries.items():
+        out.print(
+            f"The policy [bold]{safe(which)}[/bold] of {safe(str(path))} on [bold]{safe(config.env.id)}[/bold]: "
+            f"{num_episodes} episode{'s' if num_episodes > 1 else ''}, seed {used}, {ACTIONS[kind]}."
+        )
+        out.print(evaluation_table(summary))
     goal = config.track.success_return
     meant = "terminates (track.success_return sets a return instead)" if goal is None else f"returns at least {goal:g}"
     out.print(f"[dim]An episode is a success if the environment says so; where it does not say, if it {meant}.[/dim]")

@@ -128,6 +128,10 @@ class Display(Console):
             mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
             cut = f", {played['episodes_cut']} of them cut (eval.max_steps)" if played["episodes_cut"] else ""
             rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes{cut}"))
+        for kind, title in (("deterministic", "most likely"), ("stochastic", "drawn")):
+            if played and f"{kind}/return_mean" in played:
+                mean, std = (number(played[f"{kind}/return_{name}"]) for name in ("mean", "std"))
+                rows.insert(3, ("", f"{mean} ± {std} with {title} actions (eval.actions=both)"))
         if played and "win_rate" in played:
             won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
             rows.insert(3, ("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))

@@ -17,6 +17,7 @@ from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError, quoted
 from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
+from proximo.run_dir.saved import held_layer, located
 from proximo.settings import Values
 from proximo.train.preset import fitting_preset
 from proximo.train.trust import vouch_for
@@ -117,9 +118,11 @@ def make_plan(
     runs, taken = list[PlannedRun](), set[str]()
     remarks: dict[str, None] = {}
     for env, trial in itertools.product(envs, trials):
-        tuned, unfit = fitting_preset(preset, env, base | trial.overrides | flags)
+        given = base | trial.overrides | flags
+        tuned, unfit = fitting_preset(preset, env, given)
         remarks |= {} if unfit is None else {unfit: None}
-        shared = settings.build(tuned, base, trial.overrides, flags, {"env.id": env})
+        layers = (tuned, held_layer(given), base, trial.overrides, flags, {"env.id": env})
+        shared = located(settings.build(*layers))
         for seed in trial.seeds:
             config = dataclasses.replace(shared, seed=settings.convert(settings.find_setting("seed"), seed))
             parts = [trial.name] if len(trials) > 1 else []

@@ -92,16 +92,18 @@ class Agents:
         return [agent.save(self._file(path, name)) for name, agent in self.groups.items()]
 
     def _file(self, path: str | Path, name: str) -> Path:
-        path = Path(path)
-        if len(self.groups) == 1:
-            return path
-        suffix = path.suffix if path.suffix in (".safetensors", ".pth") else ".safetensors"
-        group = re.sub(r"[^\w-]+", "-", name)  # as folders, and MLflow, take it
-        return path.with_name(f"{path.name.removesuffix(suffix)}.{group}{suffix}")
+        return Path(path) if len(self.groups) == 1 else group_file(Path(path), name)
 
     def describe(self) -> dict[str, Any]:
         """Everything about these agents that is not an array, as JSON, by group."""
         return {name: agent.describe() for name, agent in self.groups.items()}
+
+
+def group_file(path: Path, group: str) -> Path:
+    """The file of one of several groups."""
+    suffix = path.suffix if path.suffix in (".safetensors", ".pth") else ".safetensors"
+    name = re.sub(r"[^\w-]+", "-", group)  # as folders, and MLflow, take it
+    return path.with_name(f"{path.name.removesuffix(suffix)}.{name}{suffix}")
 
 
 def agents_from_tensors(

@@ -29,7 +29,8 @@ def split_static(config: Config) -> tuple[Config, DynamicConfig]:
     schedules = (ppo.learning_rate_schedule, ppo.clip_epsilon_schedule, ppo.entropy_coef_schedule)
     train = TrainConfig(on_nonfinite=config.train.on_nonfinite)
     if any(schedule in MOVING for schedule in schedules):  # how far a run is depends on its length
-        train = dataclasses.replace(train, total_timesteps=config.num_updates * config.frames_per_batch)
+        whole = config.num_updates * config.frames_per_batch
+        train = dataclasses.replace(train, total_timesteps=whole, schedule_start=config.train.schedule_start)
     static = Config(
         env=EnvConfig(num_envs=config.env.num_envs, max_steps_per_episode=config.env.max_steps_per_episode),
         ppo=ppo,

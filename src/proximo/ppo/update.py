@@ -140,11 +140,15 @@ def update_group(
 
 def current_rates(train: TrainState, name: str, config: Config) -> Rates:
     """Learning rate, clip range and entropy weight of the update that a group is about to make. They follow the steps
-    taken, out of `train.total_timesteps` rounded up to whole batches: the budget counts those too."""
+    taken since `train.schedule_start`, out of `train.total_timesteps` rounded up to whole batches: the budget counts
+    those too."""
     ppo, taken = config.ppo, train.env_steps
     assert not isinstance(ppo.entropy_coef, str), "settings.settle was not asked"
     batches = taken.batches.astype(jnp.float32) + taken.rest.astype(jnp.float32) / config.frames_per_batch
-    progress = jnp.minimum(batches / config.num_updates, 1.0)
+    start = config.train.schedule_start / config.frames_per_batch
+    if start:
+        batches = jnp.maximum(batches - start, 0.0)
+    progress = jnp.minimum(batches / (config.num_updates - start if start else config.num_updates), 1.0)
     learning = scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, progress)
     return Rates(
         learning=train.groups[name].learning_rate if ppo.learning_rate_schedule == "adaptive" else learning,

@@ -44,6 +44,26 @@ def filled(types: PyTree, tensors: Tensors, path: Path) -> PyTree:
     return jax.tree.unflatten(structure, [_leaf(leaf, tensors[name], name, path) for name, leaf in wanted.items()])
 
 
+def fitting(tree: PyTree, tensors: Tensors) -> tuple[PyTree, list[str], list[str]]:
+    """`tree` with those of `tensors` that have the names, shapes and types of its leaves, layer by layer (whatever
+    stands side by side, such as a kernel and its bias): all of a layer is taken, or nothing. And the names of the
+    layers that were taken, and of those that were not."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    named = {_name(where): leaf for where, leaf in leaves}
+    layers: dict[str, list[str]] = {}
+    for name in named:
+        layers.setdefault(name.rpartition("/")[0], []).append(name)
+
+    def fits(name: str) -> bool:
+        given, leaf = tensors.get(name), named[name]
+        return given is not None and (given.shape, given.dtype) == (leaf.shape, leaf.dtype)
+
+    taken = [layer for layer, names in layers.items() if all(map(fits, names))]
+    found = named | {name: jnp.asarray(tensors[name]) for layer in taken for name in layers[layer]}
+    whole = jax.tree.unflatten(structure, [found[name] for name in named])
+    return whole, taken, [layer for layer in layers if layer not in taken]
+
+
 def write(path: Path, kind: str, tensors: Tensors, meta: dict[str, Any]) -> None:
     """Write a file of the given kind, such as "policy"; whole or not at all. The same content gives the same bytes."""
     ordered = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}

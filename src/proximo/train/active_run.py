@@ -6,9 +6,11 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
 
 from proximo.config import Config
@@ -17,6 +19,7 @@ from proximo.envs.api import HostSource, JaxEnv
 from proximo.errors import EnvError, TrainingError, UserError
 from proximo.policy.agents import Agents
 from proximo.ppo.nonfinite import what_broke
+from proximo.ppo.types import TrainState
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
@@ -122,6 +125,9 @@ class ActiveRun:
         self.state = self._first_state()
         self.agents.adopt(self.state.train.groups)
         self.checkpoints.begin(self.state, self.progress.saved())
+        if (policy := self._start.policy) is not None:
+            self.write(lambda: policy.save(Path(str(self.config.train.start_from))))
+            self._start.policy = None
         self.tracker.start()
         if self.progress.stop_reason is None and not self.stopping():
             program.compile(self.state)
@@ -285,10 +291,18 @@ class ActiveRun:
             return program.init(given_by(self.agents))
         seed = resumed_seed(self.config.seed, len(progress.counters.resumed) + 1)
         state, exact = program.resume(saved.fill, saved.envs, seed)
-        self._start.checkpoint = None
+        if self._start.restarts:
+            state = replace(state, train=restarted(state.train, self.config.ppo.learning_rate))
+        self._start.checkpoint, self._start.restarts = None, False
         progress.note_resume(exact)
         self.console.note(f"Resumed after {progress.counters.steps:,} steps.{'' if exact else RESEEDED}")
         return state
+
+
+def restarted(train: TrainState, learning_rate: float) -> TrainState:
+    """With the learning rate that an adaptive schedule begins with; others follow the steps."""
+    rate = jnp.float32(learning_rate)
+    return replace(train, groups={name: replace(own, learning_rate=rate) for name, own in train.groups.items()})
 
 
 def why_it_failed(program: Program, state: ProgramState, report: UpdateReport) -> str:

@@ -11,22 +11,28 @@ from proximo.errors import UserError
 from proximo.multi_agent.matches import make_matches
 from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Behaviour, Learners, Trained, actors
+from proximo.rollout.actions import OTHER, scoring, under
 from proximo.rollout.evaluate import Evaluator, make_evaluator
 
 
 class Evaluations:
-    """Plays deterministic episodes; with self-play also games against earlier policies."""
+    """Plays episodes as `eval.actions` says; with self-play also games against earlier policies."""
 
     def __init__(self, env: envs.JaxEnv | envs.HostSource, agents: Agents, behaviour: Behaviour, config: Config):
         self.notices: list[str] = []
         """What the user should know; whoever shows them takes them away."""
         self._env, self._agents, self._config = env, agents, config
-        self._evaluators: dict[int, Evaluator] = {}
+        self._evaluators: dict[tuple[int, bool], Evaluator] = {}
         self._matches = make_matches(env, behaviour, config)
 
     def __call__(self, train: Trained, stop: Callable[[], bool]) -> dict[str, Any]:
-        """The summary of an evaluation as training has them; empty if it was stopped."""
-        summary = self.play(self._config.eval.episodes, stop)
+        """The summary of an evaluation as training has them; empty if it was stopped. With both kinds of actions, that
+        of the kind which does not score is under its name: `stochastic/return_mean`."""
+        episodes, kind = self._config.eval.episodes, scoring(self._config)
+        summary = self.play(episodes, stop)
+        if summary and self._config.eval.actions == "both":
+            other = self.play(episodes, stop, deterministic=kind != "deterministic")
+            summary = summary | under(OTHER[kind], other) if other else {}
         if not summary or self._matches is None:
             return summary
         won = self._matches(train, stop)
@@ -34,15 +40,17 @@ class Evaluations:
         self._matches.notices.clear()
         return summary | won if won else {}
 
-    def play(self, episodes: int, stop: Callable[[], bool] = bool) -> dict[str, Any]:
-        """The summary of `episodes` episodes; empty if they were stopped."""
+    def play(self, episodes: int, stop: Callable[[], bool] = bool, deterministic: bool | None = None) -> dict[str, Any]:
+        """The summary of `episodes` episodes, by default with the actions that score; empty if they were stopped."""
         if episodes < 1:
             raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
         config = self._config
-        if episodes not in self._evaluators:
-            how = (config.env, config.seed, config.track.success_return, True, config.eval.max_steps)
-            self._evaluators[episodes] = make_evaluator(self._env, Learners(self._agents.policies), episodes, *how)
-        evaluator = self._evaluators[episodes]
+        likely = scoring(config) == "deterministic" if deterministic is None else deterministic
+        if (episodes, likely) not in self._evaluators:
+            how = (config.env, config.seed, config.track.success_return, likely, config.eval.max_steps)
+            made = make_evaluator(self._env, Learners(self._agents.policies), episodes, *how)
+            self._evaluators[episodes, likely] = made
+        evaluator = self._evaluators[episodes, likely]
         played = evaluator(actors(self._agents.groups), stop)
         self.notices += [f"In an evaluation: {notice}" for notice in evaluator.notices]
         evaluator.notices.clear()

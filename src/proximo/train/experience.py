@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from proximo import envs
-from proximo.compile import jit
+from proximo.compile import jit, prepare_backend
 from proximo.config import Config
 from proximo.envs.grouping import with_groups
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
 from proximo.multi_agent.prepare import prepare
 from proximo.multi_agent.team_agent import as_agents
+from proximo.policy.agent import PPOAgent
+from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Behaviour, Learners, actors
 from proximo.policy.normalize import reward_scale
 from proximo.policy.policy import Policy
 from proximo.ppo.types import LearnerLanes, LearnerState
 from proximo.ppo.update import training_samples
+from proximo.rollout.actions import BOTH, DRAWN, LIKELY, under
+from proximo.rollout.any_agent import any_agent_evaluator
 from proximo.rollout.evaluate import make_evaluator
 from proximo.rollout.summary import as_rewards
 from proximo.rollout.types import CriticState, Experience, Rollout
+from proximo.settings import convert, find_setting
 from proximo.train.program import ProgramState
 from proximo.train.setup import check_spaces, fit_agent
 from proximo.types import PyTree
@@ -75,29 +81,60 @@ def _told(
     }
 
 
+def evaluate_policy(
+    agent: Any, env: Any, episodes: int = 10, *, actions: str = LIKELY, seed: int = 0
+) -> dict[str, Any]:
+    """Play `episodes` episodes of `env` (an id, an object or a factory, as for `PPOTrainer`) with any agent.
+
+        evaluate_policy(PPOAgent.load("runs/NAME/models/final_actor"), "CartPole-v1", 100)["return_mean"]
+        evaluate_policy(lambda obs: int(obs[2] > 0), "CartPole-v1")
+
+    The agent is one of Proximo's, an object with `act(obs)`, or a function; of an environment with many agents it takes
+    and gives dictionaries by agent. One that is not Proximo's is asked for one action at a time, with the keywords
+    `deterministic` and `action_mask` (`action_masks`) where it has them, and its `reset()` is called where episodes
+    begin, if there is one.
+
+    `actions` are deterministic, stochastic (drawn), or both: then the numbers of the drawn ones are beside the others,
+    as `stochastic/return_mean`. Returns what an evaluation says: `return_mean`, `return_std`, `return_low` and
+    `return_high` (of the mean's 95 % interval), `length_mean`, `success_rate`, ..., and `avg_reward`, ... as
+    `PPOTrainer.evaluate` has them.
+    """
+    kind = convert(replace(find_setting("eval.actions"), path="actions"), actions)
+    if kind == BOTH:
+        drawn = evaluate_policy(agent, env, episodes, actions=DRAWN, seed=seed)
+        return evaluate_policy(agent, env, episodes, seed=seed) | under(DRAWN, drawn)
+    if episodes < 1:
+        raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
+    ours = isinstance(agent, PPOAgent | Agents)
+    config = agent.config if ours else Config()
+    source = with_groups(envs.make(env), config.agents)
+    if ours:
+        fit_agent(agent, source.spec, config)
+        agents = as_agents(agent)
+        check_spaces(agents, source.spec, config, critics=False)
+        how = (config.env, seed, config.track.success_return, kind == LIKELY, config.eval.max_steps)
+        evaluator, chosen = make_evaluator(source, Learners(agents.policies), episodes, *how), actors(agents.groups)
+    else:
+        prepare_backend()
+        evaluator = any_agent_evaluator(source, agent, episodes, seed, kind == LIKELY, config.eval.max_steps)
+        chosen = None
+    try:
+        played = evaluator(chosen)
+    finally:
+        evaluator.close()
+    assert played is not None, "nobody stopped it"
+    summary: dict[str, Any] = played.summary()
+    return summary | as_rewards(summary)
+
+
 def evaluate_agent(
     agent: Any, env: Any, num_episodes: int = 10, *, deterministic: bool = True, seed: int = 0
 ) -> dict[str, float]:
-    """Play `num_episodes` episodes of `env` (an id, an object or a factory, as for `PPOTrainer`) with an agent.
+    """As `evaluate_policy`, under the names that this has elsewhere.
 
         evaluate_agent(PPOAgent.load("runs/NAME/models/final_actor"), "CartPole-v1")["avg_reward"]
 
     Returns `avg_reward`, `std_reward`, `min_reward`, `max_reward`, `avg_length`, and what else an evaluation says
     (`success_rate`, intervals). Actions are the most likely ones, or drawn where `deterministic` is false.
     """
-    if num_episodes < 1:
-        raise UserError(f"An evaluation takes at least 1 episode, not {num_episodes}.")
-    config = agent.config
-    source = with_groups(envs.make(env), config.agents)
-    fit_agent(agent, source.spec, config)
-    agents = as_agents(agent)
-    check_spaces(agents, source.spec, config, critics=False)
-    how = (config.env, seed, config.track.success_return, deterministic, config.eval.max_steps)
-    evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
-    try:
-        played = evaluator(actors(agents.groups))
-    finally:
-        evaluator.close()
-    assert played is not None, "nobody stopped it"
-    summary: dict[str, Any] = played.summary()
-    return summary | as_rewards(summary)
+    return evaluate_policy(agent, env, num_episodes, actions=LIKELY if deterministic else DRAWN, seed=seed)

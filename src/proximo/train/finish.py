@@ -10,9 +10,11 @@ from proximo.config import Config
 from proximo.envs.api import HostSource, JaxEnv
 from proximo.errors import EnvError
 from proximo.plots.write import draw_pictures
+from proximo.rollout.actions import final_note
 from proximo.rollout.episode_log import LoggedAgents, episode_log
 from proximo.rollout.video import render_video
 from proximo.run_dir.directory import versions
+from proximo.run_dir.files import shown
 from proximo.train.active_run import ActiveRun
 from proximo.train.counters import Row
 
@@ -45,6 +47,7 @@ def finish_run(run: ActiveRun) -> Row:
         "final_eval": played,
         "versions": versions(),
     }
+    run.tell(final_note(played or {}, run.config, progress.recent_returns, shown(run.path)))
     if not run.interrupt.impatient:
         run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
     # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.

@@ -13,6 +13,7 @@ import numpy as np
 from proximo.config import Config
 from proximo.envs.groups import Groups
 from proximo.ppo.nonfinite import what_broke
+from proximo.rollout.actions import scoring
 from proximo.rollout.types import Episodes
 from proximo.train.convergence import Convergence, window_averages
 from proximo.train.counters import Counters, Resume, Row
@@ -142,12 +143,19 @@ class Progress:
         if self.counters.unconfirmed > 1:
             return
         mean = "no number" if played["return_mean"] is None else f"{played['return_mean']:.4g}"
+        kind = scoring(self.config)
         goal, goes_on = self.config.stop.target_reward, "" if self.stop_reason else " Training goes on."
         self.notices.append(
             f"Not solved: after {self.counters.steps:,} steps the training return averaged {claim:.4g} with sampled "
-            f"actions (the goal is {goal:g}), but an evaluation with deterministic actions averaged {mean} over "
+            f"actions (the goal is {goal:g}), but an evaluation with {kind} actions averaged {mean} over "
             f"{played['episodes']} episodes.{goes_on} Further such cases are counted, as unconfirmed_goals."
         )
+
+    @property
+    def recent_returns(self) -> np.ndarray:
+        """Of the last training episodes."""
+        found: np.ndarray = self._recent[0]
+        return found
 
     def note_score(self, score: float | None) -> bool:
         """Note the score of the policy as it is now; whether none before had a better one. Of equals the later wins."""

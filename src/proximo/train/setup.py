@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
 from proximo import envs, settings
 from proximo.config import Config
 from proximo.envs.compiled.vectorize import VectorizedEnv
@@ -17,11 +19,14 @@ from proximo.multi_agent.self_play import make_behaviour
 from proximo.multi_agent.team_agent import make_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
+from proximo.ppo.optimizer import scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe, follows_rates
+from proximo.ppo.static_config import MOVING
 from proximo.presets import remarks
 from proximo.rollout.frame_stack import FrameStack
 from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.read import check_folder, read_result
+from proximo.run_dir.saved import held_layer, held_values, located
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.counters import Counters
@@ -30,6 +35,7 @@ from proximo.train.needs import check_needs
 from proximo.train.preset import fitting_preset
 from proximo.train.program import CompiledProgram, Given, Program
 from proximo.train.progress import Progress
+from proximo.train.start import SavedPolicy
 
 
 @dataclass
@@ -43,6 +49,10 @@ class Start:
     checkpoint: Checkpoint | None = None
     more: bool = False
     """Whether it is trained beyond the end that it had."""
+    restarts: bool = False
+    """Whether schedules begin again there."""
+    policy: SavedPolicy | None = None
+    """What it starts from, where that lies in no file: it is saved with the run."""
 
 
 def given_by(agents: Agents) -> Given:
@@ -96,8 +106,11 @@ class Resolved:
     """Why the environment's own preset is not used, if it does not fit."""
 
 
-def resolve(env: Any, config: Any, preset: bool | str, keywords: Mapping[str, Any]) -> Resolved:
-    """The configuration of a run from everything a user may give."""
+def resolve(
+    env: Any, config: Any, preset: bool | str, keywords: Mapping[str, Any], start: SavedPolicy | None = None
+) -> Resolved:
+    """The configuration of a run from everything a user may give. `start` is the agent that it starts from, where that
+    lies in no file."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
     if isinstance(config, str | Path):
@@ -116,7 +129,9 @@ def resolve(env: Any, config: Any, preset: bool | str, keywords: Mapping[str, An
     env_id = known.get("env.id", (base or Config()).env.id)
     tuned, unfit = fitting_preset(preset, env_id, known, source) if base is None else ({}, None)
     said = remarks(env_id if preset is True else str(preset), tuned, known, "preset=False")
-    return Resolved(settings.build(tuned, given, keyed, base=base), source, said, unfit)
+    held = held_layer(known) if start is None else held_values(start.config)
+    built = settings.build(tuned, {} if base is not None else held, given, keyed, base=base)
+    return Resolved(located(built), source, said, unfit)
 
 
 READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}
@@ -161,6 +176,20 @@ def check_optimizer(config: Any, keywords: Mapping[str, Any], optimizer: Any, ag
         if name in unread:
             last = " Let proximo.scale_by_rates() be the last of its chain, and it follows." if name in RATES else ""
             raise UserError(f"{name} has no effect on an optimizer of your own, which is as you made it.{last}")
+
+
+START = ("start_from", "start_partial", "start_digest")
+
+
+def without_start(config: Config) -> Config:
+    """`config` of a run that starts from nothing, or goes on from a checkpoint."""
+    return with_start(config, Config())
+
+
+def with_start(config: Config, other: Config) -> Config:
+    """`config`, saying of where it started what `other` says."""
+    said = {name: getattr(other.train, name) for name in START}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **said))
 
 
 def with_own(config: Config, handed_in: Mapping[str, Any]) -> Config:
@@ -208,6 +237,11 @@ def _check_space(what: str, ours: Any, theirs: Any, env_id: str) -> None:
         raise UserError(f"{what} is {ours}; {env_id} has {theirs}.{unseen}")
 
 
+SCHEDULED = ("learning_rate", "clip_epsilon", "entropy_coef")
+SPENT = 0.9
+"""The share of a schedule after which little of it is left."""
+
+
 def find_resumable(run: Path, has_env: bool) -> tuple[Checkpoint, list[str]]:
     """Where a run goes on, and a sentence for each newer checkpoint that cannot be read."""
     if not (run / CONFIG).is_file():
@@ -244,8 +278,16 @@ def is_complete(run: Path, progress: Progress) -> bool:
         return False
 
 
-def extended(config: Config, done: Counters, steps: int) -> Config:
-    """Settings that train `steps` more than were `done`; other budgets that are used up are lifted."""
+def extended(config: Config, done: Counters, steps: int | None, restart_schedules: bool = False) -> Config:
+    """Settings that train `steps` more than were `done`, if any are asked for; other budgets that are used up are
+    lifted. With `restart_schedules`, schedules begin again now and end at the new end."""
+    if restart_schedules:
+        if steps is None:
+            raise UserError("Schedules begin again with --steps N (`steps=`), which says how long they take.")
+        if not any(getattr(config.ppo, f"{name}_schedule") != "constant" for name in SCHEDULED):
+            raise UserError("No schedule can begin again: learning rate, clip range and entropy bonus are constant.")
+    if steps is None:
+        return config
     if steps < 1:
         raise UserError(f"Training on takes at least 1 step more, not {steps}.")
     train = config.train
@@ -253,7 +295,34 @@ def extended(config: Config, done: Counters, steps: int) -> Config:
         train = dataclasses.replace(train, max_episodes=None)
     if train.max_seconds is not None and done.elapsed_seconds >= train.max_seconds:
         train = dataclasses.replace(train, max_seconds=None)
-    return dataclasses.replace(config, train=dataclasses.replace(train, total_timesteps=done.steps + steps))
+    began = done.steps if restart_schedules else train.schedule_start
+    train = dataclasses.replace(train, total_timesteps=done.steps + steps, schedule_start=began)
+    return dataclasses.replace(config, train=train)
+
+
+def schedule_note(before: Config, after: Config, done: Counters, how: str) -> list[str]:
+    """What is said where a run is trained beyond its end, by `after` instead of `before`, when the schedule of its
+    learning rate was all but spent; `how` begins it again."""
+    ppo = before.ppo
+    if ppo.learning_rate_schedule not in MOVING or "optimizer" in ppo.own:
+        return []
+    if after.train.schedule_start == done.steps or progress_of(before, done.steps) < SPENT:
+        return []
+    old, new = (
+        float(scheduled(ppo.learning_rate_schedule, ppo.learning_rate, ppo.learning_rate_end, jnp.float32(share)))
+        for share in (progress_of(config, done.steps) for config in (before, after))
+    )
+    return [
+        f"The {ppo.learning_rate_schedule} schedule of its learning rate was spent, {old:.2g} of "
+        f"{ppo.learning_rate:g}; stretched to the new end it goes on from {new:.2g} to {ppo.learning_rate_end:g}. "
+        f"{how} begins it again from {ppo.learning_rate:g}."
+    ]
+
+
+def progress_of(config: Config, steps: int) -> float:
+    """How far schedules are after so many steps, as `ppo.update.current_rates` has it."""
+    start, whole = config.train.schedule_start, config.num_updates * config.frames_per_batch
+    return min(max(steps - start, 0) / (whole - start), 1.0)
 
 
 def once_more(config: Config, first: Config, done: Counters) -> Config:

@@ -16,6 +16,7 @@ from proximo.envs.grouping import with_groups
 from proximo.errors import UserError
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
+from proximo.policy.agents import Agents
 from proximo.policy.custom_networks import own_parts
 from proximo.ppo.recipe import make_recipe
 from proximo.presets import find_preset, without_preset
@@ -47,11 +48,26 @@ from proximo.train.setup import (
     make_program,
     once_more,
     resolve,
+    schedule_note,
     with_own,
+    with_start,
+    without_start,
+)
+from proximo.train.start import (
+    START_FILE,
+    SavedPolicy,
+    check_digest,
+    complete,
+    load_start,
+    start_agents,
+    start_of,
 )
 from proximo.train.trust import check_trust
 
 CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
+
+RESTART = "--restart-schedules (`restart_schedules=True`)"
+RESTART_LATER = "PPOTrainer.resume(run, steps=..., restart_schedules=True)"
 
 
 class PPOTrainer:
@@ -66,9 +82,11 @@ class PPOTrainer:
     `JaxEnv`; `env_kwargs={...}` is what it is made with, `env_wrappers=[...]` what is put around it. Any setting is a
     keyword by its own name (`gamma=0.9`) or with its section (`eval_episodes=20`). Settings are taken, later ones over
     earlier ones, from the defaults, the environment's preset (unless `preset=False`, or the name of another one:
-    `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `network` are networks of your
-    own, see docs/networks.md, as is `distribution`; `loss` and `optimizer` are a function and a transformation of
-    Optax, see docs/own-loss.md. `verbose` prints the whole block of statistics after every update.
+    `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `start_from` is a saved policy
+    that training starts from: a run, a checkpoint, a policy file or an agent; `agent` is an agent that is itself
+    trained, see docs/runs.md. `network` are networks of your own, see docs/networks.md, as is `distribution`; `loss`
+    and `optimizer` are a function and a transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block
+    of statistics after every update.
     """
 
     def __init__(
@@ -76,6 +94,7 @@ class PPOTrainer:
         env: Any = None,
         *,
         agent: PPOAgent | TeamAgent | None = None,
+        start_from: str | Path | PPOAgent | TeamAgent | None = None,
         network: Any = None,
         distribution: Any = None,
         loss: Any = None,
@@ -90,9 +109,14 @@ class PPOTrainer:
         prepare_backend()
         here = Path.cwd()  # an environment may change that
         by_id = env is None or isinstance(env, str)
-        given = resolve(env, config, preset, keywords)
+        policy = start_of(start_from) if isinstance(start_from, PPOAgent | Agents) else None
+        if start_from is not None and policy is None:
+            keywords = keywords | {"start_from": start_from}
+        given = resolve(env, config, preset, keywords, policy)
         self.config, remarks = given.config, given.remarks
         check_read(config, keywords, agent, network)
+        if agent is not None and (policy is not None or self.config.train.start_from is not None):
+            raise UserError("`agent` is what is trained, and starts from nothing else; hand in `start_from` alone.")
         self.recipe = make_recipe(loss, optimizer)
         self.config = with_own(self.config, {"loss": loss, "optimizer": optimizer})
         if agent is not None:
@@ -108,23 +132,44 @@ class PPOTrainer:
         self.env = source
         fit_agent(agent, source.spec, self.config)
         own = own_parts(network, distribution)
-        self._agents = fresh_agents(source.spec, self.config, own) if agent is None else as_agents(agent)
+        self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
+        self._start = Start(by_id, remarks)
+        policy = self._recorded(policy)
+        if agent is None:
+            self._agents = fresh_agents(source.spec, self.config, own)
+        else:
+            remarks += complete(agent, self.config.seed)
+            self._agents = as_agents(agent)
         check_spaces(self._agents, source.spec, self.config)
+        if policy is not None:
+            remarks += start_agents(self._agents, policy, source.spec.id, self.config)
         if optimizer is not None:
             check_optimizer(config, keywords, optimizer, self._agents)
         if self.config.track.video:
             check_drawable(source)
         self._make_program()
-        self.path = here / out if out is not None else default_directory(self.config, here / RUNS)
         if console is not None and verbose:
             raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
         self.console = console or (Display(verbose=True) if verbose else Messages())
         self.tracked = True
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
-        self._start = Start(by_id, remarks)
         self._begun = False
         self._first_config = self.config
+
+    def _recorded(self, policy: SavedPolicy | None) -> SavedPolicy | None:
+        """What training starts from, if anything: `policy`, or what the settings name; which then say what it was."""
+        train, place = self.config.train, self.path.absolute() / "models" / START_FILE
+        if policy is not None:
+            self._start.policy = policy
+            train = dataclasses.replace(train, start_from=str(place))
+        elif train.start_from is not None:
+            policy = load_start(Path(train.start_from))
+            check_digest(policy, train.start_digest)
+        if policy is not None:
+            train = dataclasses.replace(train, start_digest=policy.digest)
+            self.config = dataclasses.replace(self.config, train=train)
+        return policy
 
     @property
     def agent(self) -> Any:
@@ -138,6 +183,7 @@ class PPOTrainer:
         env: Any = None,
         *,
         steps: int | None = None,
+        restart_schedules: bool = False,
         tracking_uri: str | None = None,
         network: Any = None,
         distribution: Any = None,
@@ -148,7 +194,8 @@ class PPOTrainer:
     ) -> PPOTrainer:
         """A trainer that goes on where a run stopped, however it did; `train` does so, `agent` is the policy there.
 
-        `steps` trains that many more steps from there, also after the goal or the end was reached. `env` is needed
+        `steps` trains that many more steps from there, also after the goal or the end was reached; schedules then run
+        towards the new end, or with `restart_schedules` begin again and end there. `env` is needed
         where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
         `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
         holds. `trust` imports Python modules that the settings of a run name which was not made here.
@@ -156,16 +203,21 @@ class PPOTrainer:
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
         check_trust(path, [saved.config.env], trust, handed_in=env is not None)
-        config = saved.config if steps is None else extended(saved.config, saved.progress.counters, steps)
+        config = extended(saved.config, saved.progress.counters, steps, restart_schedules)
         if tracking_uri is not None:
             config = build({"track.tracking_uri": tracking_uri, "track.mlflow": True}, base=config)
         own = {"loss": loss, "optimizer": optimizer}
         check_built_in(saved, own)
         agents = saved.agents(own_parts(network, distribution))
-        trainer = cls(env, agent=agents.public, config=config, out=path, console=console, **own)
+        # What it started from is in the checkpoint; the settings go on to say where that came from.
+        trainer = cls(env, agent=agents.public, config=without_start(config), out=path, console=console, **own)
+        trainer.config = trainer._first_config = with_start(trainer.config, config)
         trainer._start.checkpoint, trainer._start.more = saved, steps is not None
+        trainer._start.restarts = restart_schedules
         for sentence in trouble:
             trainer.console.note(f"{sentence} The one before is used.")
+        for sentence in schedule_note(saved.config, config, saved.progress.counters, RESTART):
+            trainer.console.note(sentence)
         return trainer
 
     def train(self, callback: Any = None) -> dict[str, Any]:
@@ -204,16 +256,19 @@ class PPOTrainer:
         if self._start.more:
             self.config = once_more(saved.config, self._first_config, done.counters)
             self.console.note(f"{shown(self.path)} was complete; it is trained on for as long again.")
+            for sentence in schedule_note(saved.config, self.config, done.counters, RESTART_LATER):
+                self.console.note(sentence)
         self._make_program()
 
     def _make_program(self) -> None:
         self.program = make_program(self.env, self._agents, self.config, self.recipe)
         self.evaluations = Evaluations(self.env, self._agents, self.program.behaviour, self.config)
 
-    def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
-        """Play `num_episodes` deterministic episodes with the current policy."""
+    def evaluate(self, num_episodes: int = 100, deterministic: bool | None = None) -> dict[str, float]:
+        """Play `num_episodes` episodes with the current policy: with its most likely actions, or with drawn ones where
+        `deterministic` is false; by default as `eval.actions` scores, which are the most likely ones."""
         with self:
-            summary = self.evaluations.play(num_episodes)
+            summary = self.evaluations.play(num_episodes, deterministic=deterministic)
         for notice in self.evaluations.notices:
             self.console.note(notice)
         self.evaluations.notices.clear()
