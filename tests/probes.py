@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -272,6 +274,13 @@ class Alternating(Probe):
         action = action.astype(jnp.int32)
         reward = (action != last).astype(jnp.float32)
         return (clock, action), Transition(obs=jnp.zeros(1, jnp.float32), reward=reward, terminated=clock == 8)
+
+
+@contextmanager
+def without_pictures() -> Iterator[None]:
+    """For fixtures of a whole module, which `no_pictures` of conftest.py does not reach."""
+    with mock.patch("proximo.train.finish.write_plots", return_value=[]):
+        yield
 
 
 class EachUpdate:

@@ -97,6 +97,8 @@ def test_the_battle_is_trained(tmp_path: Path) -> None:
         rollout_length=16,
         minibatch_size=16,
         epochs_per_update=1,
+        hidden_sizes=[8],
+        max_steps_per_episode=20,
         video=False,
         workers=0,
     )

@@ -78,6 +78,7 @@ def logged(trainer: PPOTrainer) -> Any:
     return episode_log(trainer.env, trainer._agents, trainer.config.env, 0)
 
 
+@pytest.mark.slow
 def test_a_changed_environment_is_trained_on_as_it_is_now(tmp_path: Path) -> None:
     """An update, an evaluation and the record of an episode say what it pays."""
     env, found = Pays(2.0), []
@@ -194,21 +195,19 @@ class Opposites:
         )
 
 
-FAST = PLAIN | {"num_envs": 8, "rollout_length": 16, "minibatch_size": 64}
+FAST = PLAIN | {"num_envs": 8, "rollout_length": 16, "minibatch_size": 64, "hidden_sizes": [8], "eval_frequency": 0}
 FAST |= {"learning_rate": 0.03, "entropy_coef": 0.0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["agents", "members"])
-def test_agents_in_another_order_are_paid_their_own_rewards(tmp_path: Path, by: str) -> None:
-    ways = ("one", "other"), ("other", "one")
-    for number, order in enumerate(ways):
-        env = Opposites(order if by == "agents" else ways[0])
-        groups: dict[str, Any] = {"agents_policy": "independent"}
-        if by == "members":
-            groups = {"agents_members": {name: [name] for name in order}}
+def test_agents_in_another_order_are_paid_their_own_rewards(tmp_path: Path) -> None:
+    """In the order of the environment, in another one of it, and in another one of the settings."""
+    first, second = ("one", "other"), ("other", "one")
+    own: dict[str, Any] = {"agents_policy": "independent"}
+    ways = ((first, own), (second, own), (first, {"agents_members": {name: [name] for name in second}}))
+    for number, (order, groups) in enumerate(ways):
         given = FAST | groups | {"total_timesteps": 128 * 20, "seed": number}
-        result = trainer_of(env, tmp_path, str(number), **given).train()
+        result = trainer_of(Opposites(order), tmp_path, str(number), **given).train()
         assert result["final_eval"]["return_mean"] == 1.0
 
 
@@ -357,7 +356,7 @@ def test_a_second_run_of_an_id_compiles_nothing(tmp_path: Path) -> None:
     try:
         trainer_of("gymnax/CartPole-v1", tmp_path, "other", seed=1, gamma=0.5, **given).train()
         assert not compilations
-        trainer_of("gymnax/CartPole-v1", tmp_path, "third", frame_stack=2, **given).train()
+        trainer_of("gymnax/CartPole-v1", tmp_path, "third", frame_stack=2, **given).evaluate(2)
         assert compilations
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import probes
 from proximo import PPOTrainer
 from proximo.envs.api import EnvSpec, Transition
 from proximo.spaces import build, mask_shape
@@ -73,11 +74,11 @@ def paid(action: Any, xp: Any) -> Any:
     return sum((xp.asarray(leaf).astype(np.float32)).sum() for leaf in jax.tree.leaves(action))
 
 
-class Compiled:
+class Compiled(metaclass=probes.Alike):
     """Draws observations; five steps, the end is a cut in every other episode. Forbidden actions end in NaN."""
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        self.spec = EnvSpec("Matrix", observation_space, action_space)
+    def __init__(self, observation: str, action: str) -> None:
+        self.spec = EnvSpec("Matrix", OBSERVATIONS[observation], ACTIONS[action][0])
 
     def reset(self, key: jax.Array) -> tuple[Any, Transition]:
         return (jnp.int32(0), jax.random.bernoulli(key)), self._seen(key)
@@ -96,8 +97,8 @@ class Compiled:
 class Host(gymnasium.Env[Any, Any]):
     """The same for Gymnasium."""
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
+    def __init__(self, observation: str, action: str) -> None:
+        self.observation_space, self.action_space = OBSERVATIONS[observation], ACTIONS[action][0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -140,12 +141,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def check(tmp_path: Path, observation: str, action: str, memory: str, torso: str, kind: str, stack: int) -> None:
-    action_space, given = ACTIONS[action]
-    given = given | {"memory": memory, "torso": torso, "frame_stack": stack, "embed": 3 if stack > 1 else None}
-    given |= {"normalize_observations": observation != "image"}
+    given = ACTIONS[action][1] | {"memory": memory, "torso": torso, "frame_stack": stack}
+    given |= {"embed": 3 if stack > 1 else None, "normalize_observations": observation != "image"}
 
     def make() -> Compiled | Host:
-        return (Compiled if kind == "compiled" else Host)(OBSERVATIONS[observation], action_space)
+        return (Compiled if kind == "compiled" else Host)(observation, action)
 
     PPOTrainer(make(), out=tmp_path / "whole", **SMALL, **given).train()
     PPOTrainer(make(), out=tmp_path / "part", **SMALL, **given).train(lambda metrics: metrics["update"] < 2)

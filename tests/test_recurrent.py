@@ -112,7 +112,8 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(memory: str) -> None:
         _, outputs, values = by_steps(policy, params, carry, obs, EPISODE_START)
         return (weights * outputs).sum() + jnp.square(values).sum()
 
-    found, expected = (jax.grad(of, argnums=(0, 1, 2))(params, carry, obs) for of in (at_once, in_steps))
+    slopes = (jax.jit(jax.grad(of, argnums=(0, 1, 2))) for of in (at_once, in_steps))
+    found, expected = (slope(params, carry, obs) for slope in slopes)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     of_carry = jax.tree.leaves(found[1]["actor"])
@@ -182,10 +183,11 @@ def by_steps(
     policy: Policy, params: Any, carry: Any, obs: Any, episode_start: jax.Array
 ) -> tuple[Any, jax.Array, jax.Array]:
     """One step after the other, as in collection."""
+    step = jax.jit(lambda params, carry, obs: policy.act_and_value(params, None, carry, obs))
     outputs, values = [], []
     for t in range(len(episode_start)):
         carry = forget(carry, episode_start[t])
-        carry, output, value = policy.act_and_value(params, None, carry, obs[t])
+        carry, output, value = step(params, carry, obs[t])
         outputs.append(output)
         values.append(value)
     return carry, jnp.stack(outputs), jnp.stack(values)
@@ -253,9 +255,12 @@ def collected(trainer: PPOTrainer) -> tuple[Any, Any, Any]:
     program, policy = trainer.program, trainer.agent.policy
     state, _ = program.run(program.init(trainer._given()), 2)
     rollout = program.collect(state).groups[ONE]
-    learner, lanes = state.train.groups[ONE], state.lanes[ONE]
-    samples = training_samples(learner, lanes, rollout, None, rollout.reward, policy, trainer.config)
-    return state, rollout, samples
+
+    @jax.jit
+    def seen(learner: Any, lanes: Any, rollout: Any) -> Any:
+        return training_samples(learner, lanes, rollout, None, rollout.reward, policy, trainer.config)
+
+    return state, rollout, seen(state.train.groups[ONE], state.lanes[ONE], rollout)
 
 
 @pytest.mark.slow
@@ -268,7 +273,8 @@ def test_the_rollout_is_seen_again_as_it_was_acted_on(memory: str, torso: str) -
     policy = trainer.agent.policy
     episode_start = samples.episode_start.reshape(8, 4)
     start = {"actor": rollout.carry, "critic": state.lanes[ONE].critic_carry}
-    outputs = policy.unroll(state.train.groups[ONE].params, None, start, rollout.obs, episode_start)[1]
+    unroll = jax.jit(lambda *given: policy.unroll(given[0], None, *given[1:])[1])
+    outputs = unroll(state.train.groups[ONE].params, start, rollout.obs, episode_start)
     noise = policy.distribution.noise(jax.random.fold_in(state.train.keys.action, state.train.update), (8, 4))
     np.testing.assert_array_equal(policy.distribution.sample(outputs, noise, None), rollout.action)
     expected = policy.distribution.log_prob(outputs, rollout.action, None)
@@ -309,13 +315,14 @@ def test_a_cut_episode_is_valued_with_what_was_remembered_of_it(torso: str) -> N
     state, rollout, (samples, carry) = collected(trainer)
     policy, params = trainer.agent.policy, state.train.groups[ONE].params
     # By hand: step by step, the critic alone, with a look at the final observation where it was cut.
+    judge = jax.jit(lambda memory, obs: policy.value(params, None, memory, obs))
     memory, values, finals = state.lanes[ONE].critic_carry, [], []
     for t in range(8):
-        memory, value = policy.value(params, None, memory, rollout.obs[t])
+        memory, value = judge(memory, rollout.obs[t])
         values.append(value)
-        finals.append(policy.value(params, None, memory, rollout.final_obs[t])[1])
+        finals.append(judge(memory, rollout.final_obs[t])[1])
         memory = forget(memory, rollout.ended[t])
-    last = policy.value(params, None, memory, rollout.last_obs)[1]
+    last = judge(memory, rollout.last_obs)[1]
     for found, expected in zip(jax.tree.leaves(carry), jax.tree.leaves(memory), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     following = jnp.concatenate([jnp.stack(values)[1:], last[None]])
@@ -459,10 +466,11 @@ def score(env: Any, tmp_path: Path, **given: Any) -> float:
     return float(PPOTrainer(env, out=tmp_path / "run", **(FAST | given)).train()["final_eval"]["return_mean"])
 
 
-BOTH = [pytest.param("gru", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.learning)]
+# In `make test`, `test_recall.py` has what is recalled in a compiled environment.
 
 
-@pytest.mark.parametrize("memory", BOTH)
+@pytest.mark.learning
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_what_was_seen_is_recalled_in_a_compiled_environment(tmp_path: Path, memory: str) -> None:
     assert score(probes.LongRecall(), tmp_path, memory=memory) == 1.0
 
@@ -489,13 +497,14 @@ def test_memory_masks_dictionaries_and_hybrid_actions_together(tmp_path: Path, t
 @pytest.mark.slow
 @pytest.mark.parametrize("make_env", [probes.LongRecall, HostRecall], ids=["compiled", "host"])
 def test_a_run_with_memory_resumes_to_the_same_bits(tmp_path: Path, make_env: Callable[[], Any]) -> None:
-    given = FAST | {"memory": "lstm", "total_timesteps": 320 * 12, "every_steps": 320, "eval_frequency": 5}
+    given = FAST | {"memory": "lstm", "total_timesteps": 80 * 12, "every_steps": 80, "eval_frequency": 5}
+    given |= {"num_envs": 8, "rollout_length": 10, "minibatch_size": 40, "hidden_sizes": [8], "memory_size": 8}
     given |= {"eval_episodes": 5, "groups": 1, "workers": 0}
     whole = PPOTrainer(make_env(), out=tmp_path / "whole", **given)
     whole.train()
     part = PPOTrainer(make_env(), out=tmp_path / "part", **given)
     part.train(lambda metrics: metrics["update"] < 7)
-    assert PPOTrainer.resume(tmp_path / "part", make_env(), steps=320 * 5).train()["updates"] == 12
+    assert PPOTrainer.resume(tmp_path / "part", make_env(), steps=80 * 5).train()["updates"] == 12
     files = [tmp_path / name / "models" / "final_actor.safetensors" for name in ("whole", "part")]
     saved = [PPOAgent.load(file) for file in files]
     for one, other in zip(*(jax.tree.leaves(agent.params) for agent in saved), strict=True):

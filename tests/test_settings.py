@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import yaml
@@ -212,6 +213,7 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@hypothesis.settings(max_examples=30)
 @given(values=valid_values())
 def test_yaml_reads_back_to_an_equal_config(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     assert values.keys() == SETTINGS.keys(), "a new setting: give it values in valid_values"

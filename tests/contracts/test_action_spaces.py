@@ -160,14 +160,10 @@ PLAIN: dict[str, Any] = dict(deadline=None, derandomize=True, database=None)
 
 
 @pytest.mark.slow
-@settings(max_examples=300, **PLAIN)
+@settings(max_examples=150, **PLAIN)
 @given(SPACES, SEEDS, SCALES)
-def test_actions_are_members_of_the_space(space: spaces.Space[Any], seed: int, scale: float) -> None:
+def test_actions_are_members_of_the_space_and_never_forbidden(
+    space: spaces.Space[Any], seed: int, scale: float
+) -> None:
     check_members(space, seed, scale)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, **PLAIN)
-@given(SPACES, SEEDS, SCALES)
-def test_forbidden_actions_are_never_taken(space: spaces.Space[Any], seed: int, scale: float) -> None:
     check_masks(space, seed, scale)
