@@ -35,8 +35,8 @@ from proximo.spaces import to_mask
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 # Packages whose environments are found without being imported by name, these and those of other families.
-KNOWN = ("gymnasium", "brax", "envpool", "gymnax", "jaxmarl", "jumanji", "pettingzoo")
-KNOWN += tuple(package for package, _ in PLUGINS.values())
+PACKAGES = ("gymnasium", "brax", "envpool", "gymnax", "jaxmarl", "jumanji", "pettingzoo")
+KNOWN = (*PACKAGES, *(package for package, _ in PLUGINS.values()))
 VERSIONED = re.compile(r"-v\d+$")
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
