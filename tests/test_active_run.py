@@ -39,6 +39,7 @@ class Broken(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_what_fails_before_training_began_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder and the signals are given back; what was written before is there to go on from."""
 

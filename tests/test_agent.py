@@ -91,6 +91,7 @@ def test_deterministic_actions_repeat_and_sampled_ones_vary() -> None:
 HYBRID = spaces.Dict({"kind": spaces.Discrete(4), "bits": spaces.MultiBinary(1), "aim": spaces.Box(-1, 1, (1,))})
 
 
+@pytest.mark.slow
 def test_a_mask_of_one_observation_is_taken_as_the_environment_gives_it() -> None:
     one = agent(HYBRID)
     nested = {"kind": [0, 0, 1, 0], "bits": [[0, 1]]}
@@ -101,6 +102,7 @@ def test_a_mask_of_one_observation_is_taken_as_the_environment_gives_it() -> Non
             assert (action["kind"], action["bits"].tolist()) == (2, [1])
 
 
+@pytest.mark.slow
 def test_masks_of_a_batch_are_taken_row_by_row() -> None:
     eye = np.eye(4, dtype=bool)
     assert agent(spaces.Discrete(4)).act(np.zeros((4, 3)), False, eye).tolist() == [0, 1, 2, 3]
@@ -115,6 +117,7 @@ def dict_agent(action_space: spaces.Space[Any], **entries: Any) -> PPOAgent:
     return PPOAgent(spaces.Dict({"x": OBS} | entries), action_space, settings.build(settings.from_keywords({})))
 
 
+@pytest.mark.slow
 def test_a_mask_in_the_observation_is_used() -> None:
     one = dict_agent(spaces.Discrete(4))
     for allowed in range(4):
@@ -125,6 +128,7 @@ def test_a_mask_in_the_observation_is_used() -> None:
     assert dict_agent(OBS).act({"x": np.zeros(3), "action_mask": np.ones(4)}).shape == (3,)
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_an_observation_is_only_that() -> None:
     one = dict_agent(spaces.Discrete(2), action_mask=spaces.MultiBinary(2))
     best = one.act({"x": np.zeros(3), "action_mask": np.zeros(2)})
@@ -170,6 +174,7 @@ def test_values_are_in_the_units_of_the_environment() -> None:
     np.testing.assert_allclose(with_rewards(625.0).value(obs), 25 * plain.value(obs), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_statistics_of_rewards_are_saved_with_the_critic(tmp_path: Path) -> None:
     one, obs = with_rewards(625.0), np.ones(3)
     for saved in (one.save(tmp_path / "whole"), one.save_value_net(tmp_path / "critic")):
@@ -230,6 +235,7 @@ def test_parts_say_what_they_lack(tmp_path: Path) -> None:
         critic.act(np.zeros(3))
 
 
+@pytest.mark.slow
 def test_parts_hold_the_torso_that_they_share(tmp_path: Path) -> None:
     one = agent(spaces.Discrete(2), torso="shared", layer_norm=True)
     obs = np.ones(3)
@@ -360,6 +366,7 @@ def test_the_shape_of_memory_is_found_once(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- made for sizes, and named as elsewhere
 
 
+@pytest.mark.slow
 def test_an_agent_for_sizes_takes_vectors_and_gives_numbers() -> None:
     one = PPOAgent(observation_dim=4, action_dim=2)
     assert one.policy.observation_space == spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -405,6 +412,7 @@ def test_files_load_by_their_names_without_suffix(tmp_path: Path) -> None:
         PPOAgent.load(tmp_path / "worst")
 
 
+@pytest.mark.slow
 def test_a_state_dict_of_pytorch_is_refused_with_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "final_actor.pth").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"PyTorch state dict.*safetensors"):

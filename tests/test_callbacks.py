@@ -16,6 +16,7 @@ from proximo.errors import UserError
 from test_trainer import rows, trainer
 
 
+@pytest.mark.slow
 def test_callbacks_see_every_update_and_can_stop(tmp_path: Path) -> None:
     seen = []
 
@@ -38,6 +39,7 @@ def test_callbacks_see_every_update_and_can_stop(tmp_path: Path) -> None:
         trainer(tmp_path / "other").train(callback=3)
 
 
+@pytest.mark.slow
 def test_a_plain_callback_is_called_for_each_episode(tmp_path: Path) -> None:
     heard: list[Any] = []
     updates: list[dict[str, Any]] = []
@@ -107,6 +109,7 @@ class Batches:
         return bool(several[-1]["update"] < self.last)
 
 
+@pytest.mark.slow
 def test_updates_can_be_heard_of_some_at_a_time(tmp_path: Path) -> None:
     """200 updates without evaluations: the policy is judged every tenth, so chunks have up to ten of them."""
     long = {"total_timesteps": 64 * 200, "eval_frequency": 0, "num_checkpoints": 0}

@@ -50,6 +50,7 @@ def test_every_row_is_of_a_kind_that_is_tested_here() -> None:
     assert len(ROWS) > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", rows_of("command"))
 def test_commands(ours: str) -> None:
     first, *rest = shlex.split(ours)

@@ -172,6 +172,7 @@ def test_environments_with_settings_of_their_own_are_no_trials(tmp_path: Path) -
     assert {run.trial for run in gather([tmp_path])} == {"clip_epsilon=0.1", "clip_epsilon=0.3"}
 
 
+@pytest.mark.slow
 def test_folders_name_their_trials(tmp_path: Path) -> None:
     for folder, clip in (("old", 0.1), ("new", 0.3)):
         for seed in range(2):
@@ -290,6 +291,7 @@ def test_runs_that_do_not_count_are_named_and_left_out(tmp_path: Path) -> None:
     assert rows[7][3:9] == ["complete", "true", "70.0", "1000", "2.0", "500.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_scores_of_environments_are_brought_to_one_scale(tmp_path: Path) -> None:
     """Returns of 0 to 1,000 in one and -1 to 0 in the other: 0 to 1 in both."""

@@ -101,6 +101,7 @@ def test_masks_affect_only_their_part() -> None:
     assert [part.tolist() for part in COMPOSITE.mode(PARAMS, MASK)] == [[0], [MEAN], [[1, 1]], [[0, 0]], [[RATIO]]]
 
 
+@pytest.mark.slow
 def test_sampled_parts_are_distributed_as_they_should() -> None:
     num = 20_000
     params, mask = jnp.broadcast_to(PARAMS, (num, PARAMS.shape[1])), jnp.broadcast_to(MASK, (num, MASK.shape[1]))
@@ -184,6 +185,7 @@ def test_a_part_that_cannot_be_trained_is_named(inner: spaces.Space[Any]) -> Non
         build(spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), inner])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple([]), spaces.Box(-1, 1, (0,))], ids=str)
 def test_an_empty_space_is_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(UserError, match="nothing to decide"):

@@ -64,6 +64,7 @@ def test_what_is_no_distribution_is_refused(distribution: Callable[..., Any], se
         PPOAgent(observation_dim=2, action_dim=2, distribution=distribution)
 
 
+@pytest.mark.slow
 def test_an_agent_with_a_distribution_of_its_own_is_loaded_with_it(tmp_path: Path) -> None:
     agent = PPOAgent(observation_dim=2, action_dim=2, distribution=bounded)
     file = agent.save(tmp_path / "agent")

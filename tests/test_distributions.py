@@ -243,6 +243,7 @@ def extreme_noise(*shape: int) -> np.ndarray:
     return noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("favour", [0.0, 1e4], ids=["plain", "masked favoured"])
 def test_masked_actions_are_never_sampled(favour: float) -> None:
     num, rng = 1_000_000, np.random.default_rng(1)
@@ -253,6 +254,7 @@ def test_masked_actions_are_never_sampled(favour: float) -> None:
     assert mask[np.arange(num), actions].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.5, LARGEST_BELOW_1])
 @pytest.mark.parametrize("allowed", range(5))
 def test_the_only_allowed_action_is_sampled_at_any_noise(noise: float, allowed: int) -> None:
@@ -261,6 +263,7 @@ def test_the_only_allowed_action_is_sampled_at_any_noise(noise: float, allowed: 
     assert sample(Categorical(5), logits, np.full(1, noise, np.float32), mask).tolist() == [allowed]
 
 
+@pytest.mark.slow
 def test_masked_choices_of_several_are_never_sampled() -> None:
     distribution = MultiCategorical((2, 4, 3), (0, 0, 0), (3,))
     mask = np.array([False, True, True, False, False, True, False, True, False])
@@ -270,6 +273,7 @@ def test_masked_choices_of_several_are_never_sampled() -> None:
     assert [np.unique(column).tolist() for column in actions.T] == [[1], [0, 3], [1]]
 
 
+@pytest.mark.slow
 def test_masked_bits_are_never_sampled() -> None:
     mask = jnp.array([[True, False], [False, True], [True, True]])
     logits = repeat(np.array([1e4, -1e4, 0.0], np.float32), 1_000_000)
@@ -641,6 +645,7 @@ def test_beta_log_prob_and_entropy() -> None:
     np.testing.assert_allclose(entropy(BETA, params), [stats.beta(*SHAPES).entropy().sum()], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_beta_samples() -> None:
     num = 50_000
     noise = BETA.noise(jax.random.key(0), (num,))
@@ -662,6 +667,7 @@ def test_attempts_at_a_gamma_variate_rarely_fail(shape: float) -> None:
     assert max(failed, 0.051) ** ATTEMPTS < 1e-9
 
 
+@pytest.mark.slow
 def test_a_gamma_variate_is_the_first_that_is_accepted() -> None:
     # x = -9 makes v negative, u = 1 - 1e-30 is accepted for x = 0: log(1 - u) < 0 = d (1 - 1 + log 1) is true.
     normal, uniform = jnp.array([[-9.0, 0.0, 1.0]]), jnp.array([[0.5, 0.5, 0.5]])
@@ -693,6 +699,7 @@ def test_beta_is_finite_far_out(outputs: tuple[float, float]) -> None:
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_beta_is_stretched_onto_the_bounds() -> None:
     ends = to_env(BETA, np.array([[0, 0.5, 1, 0.5], [1, 0.25, 0.2, 0]], np.float32))
     np.testing.assert_allclose(ends, np.array([[-1, 1, 5, 2.25], [1, 0, 1, 2]]), rtol=1e-6)

@@ -34,6 +34,7 @@ def logged(
     return found, agent
 
 
+@pytest.mark.slow
 def test_rewards_values_and_actions_of_each_step() -> None:
     """The clock is observed before the step, and is the reward after it."""
     found, agent = logged(probes.Counter(), max_steps_per_episode=4)
@@ -82,6 +83,7 @@ def test_it_is_the_first_episode_of_the_evaluation(env: str) -> None:
     assert (found["return"], found["length"]) == (played.returns[0], played.lengths[0])
 
 
+@pytest.mark.slow
 def test_masks_are_obeyed() -> None:
     class Long(probes.Masked):
         def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
@@ -91,6 +93,7 @@ def test_masks_are_obeyed() -> None:
     assert 2 not in found["actions"][0]["values"]
 
 
+@pytest.mark.slow
 def test_actions_become_columns() -> None:
     space = spaces.Dict(
         {"go": spaces.Discrete(3, start=1), "arm": spaces.Box(-1, 1, (2,)), "keys": spaces.MultiBinary(2)}

@@ -54,6 +54,7 @@ def evaluate(
     return evaluator_of(agent, env, episodes, config, seed, **options)(acting(agent))
 
 
+@pytest.mark.slow
 def test_every_environment_plays_its_quota() -> None:
     played = evaluate(Lengths(), 150)
     assert len(played.returns) == 150
@@ -99,6 +100,7 @@ class Endless(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "host"])
 def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind: str) -> None:
     source = probes.Counter() if kind == "compiled" else make(Endless)
@@ -114,6 +116,7 @@ def test_how_many_episodes_were_cut_for_want_of_a_limit_is_said_once(kind: str) 
     evaluator.close()
 
 
+@pytest.mark.slow
 def test_only_episodes_that_were_cut_count_as_cut() -> None:
     """Of 2 or 6 steps: at 6 none is cut, since the long ones end there by themselves, at 5 all long ones are. A limit
     that was set for training too is the user's own."""
@@ -126,6 +129,7 @@ def test_only_episodes_that_were_cut_count_as_cut() -> None:
     assert evaluate(Lengths(), 20, max_steps=5).cut == 0
 
 
+@pytest.mark.slow
 def test_a_run_says_how_many_evaluated_episodes_were_cut(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "num_envs": 2,
@@ -142,6 +146,7 @@ def test_a_run_says_how_many_evaluated_episodes_were_cut(tmp_path: Path) -> None
     assert [said for said in console.said if "cut" in said] == [f"In an evaluation: {NOTICE.format(2, 2, 20)}"]
 
 
+@pytest.mark.slow
 def test_summary_numbers() -> None:
     """Four equal episodes, all of them successes: Wilson's interval goes from 1 / (1 + 1.96^2 / 4) = 0.5101 to 1."""
     played = evaluate(probes.OneStep(), 4).summary()
@@ -227,6 +232,7 @@ def test_sampled_actions_have_a_stream_of_their_own() -> None:
     assert not np.array_equal(first.returns, other.returns)
 
 
+@pytest.mark.slow
 def test_sampled_actions_on_the_host_do_not_depend_on_parts() -> None:
     def played(deterministic: bool, groups: int = 1, seed: int = 0, episodes: int = 6) -> Any:
         evaluator, agent = on_host(
@@ -287,6 +293,7 @@ def on_host(
     return evaluator, agent
 
 
+@pytest.mark.slow
 def test_host_environments_play_their_quotas() -> None:
     """Seven episodes on four environments: 2, 2, 2 and 1. Their seeds are 999 + 10,000 + i, the lengths 6, 3, 4, 5."""
     evaluator, agent = on_host(Counting, 7, num_envs=4)
@@ -296,6 +303,7 @@ def test_host_environments_play_their_quotas() -> None:
     assert played.returns.tolist() == played.lengths.tolist()
 
 
+@pytest.mark.slow
 def test_host_evaluation_repeats_itself_and_stops_when_told() -> None:
     evaluator, agent = on_host(host_probes.Noisy, 6, num_envs=3)
     first, again = evaluator(acting(agent)), evaluator(acting(agent))
@@ -308,6 +316,7 @@ def test_host_evaluation_repeats_itself_and_stops_when_told() -> None:
     evaluator.close()
 
 
+@pytest.mark.slow
 def test_a_host_environment_that_never_ends_is_cut() -> None:
     class Endless(host_probes.Walk):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -317,6 +326,7 @@ def test_a_host_environment_that_never_ends_is_cut() -> None:
     assert evaluator(acting(agent)).lengths.tolist() == [30, 30]
 
 
+@pytest.mark.slow
 def test_both_kinds_of_environment_are_evaluated_alike() -> None:
     """The same walk in JAX and in Python, and the same deterministic policy: the same episodes."""
     evaluator, agent = on_host(host_probes.Walk, 5)

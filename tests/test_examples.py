@@ -123,6 +123,7 @@ def test_a_family_makes_what_it_names(tmp_path: Path) -> None:
     assert PPOTrainer(env, out=tmp_path / "run", **FEW).train()["total_steps"] == 128
 
 
+@pytest.mark.slow
 def test_every_example_is_run() -> None:
     run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder", "battle"}
     run |= {"own_loss", "own_optimizer", "privileged_critic", "environment_family"}

@@ -17,6 +17,7 @@ from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
 
 
+@pytest.mark.slow
 def test_an_agent_is_evaluated_on_an_environment() -> None:
     """`Walk` upwards: 0.25, 1, 1.75, 2.5 and terminated; the rewards 1 + 1.75 + 2.5 = 5.25 in 3 steps."""
     up = PPOAgent(Walk.observation_space, Walk.action_space)
@@ -38,6 +39,7 @@ def test_an_agent_of_another_environment_or_no_episode_is_refused() -> None:
         evaluate_agent(PPOAgent(Walk.observation_space, Walk.action_space), Walk, num_episodes=0)
 
 
+@pytest.mark.slow
 def test_what_a_rollout_holds_is_in_the_environments_units(tmp_path: Path) -> None:
     """With a deviation of 8 the critic's numbers count eightfold; rewards are as they were paid."""
     small: dict[str, Any] = dict(num_envs=2, rollout_length=4, minibatch_size=8, hidden_sizes=[8], preset=False)

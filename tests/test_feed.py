@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from proximo.config import Config
 from proximo.run_dir.directory import RunDirectory
 
@@ -46,6 +48,7 @@ class Diary:
         self._write("close", result["stop_reason"])
 
 
+@pytest.mark.slow
 def test_a_tracker_of_ones_own_is_fed_by_its_dotted_path(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.begin(Config())

@@ -62,6 +62,7 @@ def test_it_is_written_between_its_marks() -> None:
         figures.with_table("nothing", "new")
 
 
+@pytest.mark.slow
 def test_runs_that_are_there_are_not_repeated(tmp_path: Path) -> None:
     given: dict[str, Any] = {"num_seeds": 2, "total_timesteps": 2048, "eval_episodes": 2}
     first = figures.measure("gymnax/CartPole-v1", 475, tmp_path, **given)

@@ -85,6 +85,7 @@ def test_a_name_that_is_no_text_does_not_cost_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == r"a\udcffb"
 
 
+@pytest.mark.slow
 def test_paths_are_shown_as_they_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(files, "START", tmp_path)
     assert files.shown(tmp_path / "runs" / "x") == "runs/x"

@@ -82,6 +82,7 @@ def test_what_is_gone_is_forgotten() -> None:
     assert len(fresh._given) <= 2
 
 
+@pytest.mark.slow
 def test_factories_are_named() -> None:
     assert named(Walk) == "Walk"
     assert named(gymnasium.make).startswith("make (line ")

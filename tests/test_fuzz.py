@@ -188,6 +188,7 @@ def test_damaged_files_are_read_or_refused(
     assert fuzz(whole, tmp_path, name, SECONDS, 0) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_files_for_long(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -196,6 +197,7 @@ def test_damaged_files_for_long(whole: Path, tmp_path: Path, monkeypatch: pytest
     print(f"{name}: {count:,} damaged files")
 
 
+@pytest.mark.slow
 def test_the_damage_is_real(whole: Path, tmp_path: Path) -> None:
     """Most of what is tried is no longer what it was, and much of it is refused."""
     data = (whole / "runs" / "run" / "config.yaml").read_bytes()
@@ -210,5 +212,6 @@ def test_the_damage_is_real(whole: Path, tmp_path: Path) -> None:
     assert refused >= 15
 
 
+@pytest.mark.slow
 def test_checkpoints_are_where_they_are_expected(whole: Path) -> None:
     assert checkpoint.steps(whole / "runs" / "run")[-1] == 32

@@ -61,6 +61,7 @@ def collected_by_host(source: HostSource, settings_: Config, agents: Agents, rol
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "groups", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -156,7 +157,7 @@ def test_nothing_is_compiled_after_the_first_update(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_an_interrupt_waits_for_the_rollout_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a rollout cannot be resumed from, so that one that is soon over is taken to its end."""
-    trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=1000, minibatch_size=4000)
+    trainer = small_run(tmp_path / "run", host_probes.Walk, rollout_length=250, minibatch_size=1000)
     before = trainer.program.init(trainer._given())
     assert len(trainer.program.envs(before) or []) == 4
     whole, reports = trainer.program.run(before, 1, lambda: True)
@@ -328,5 +329,6 @@ def test_bounds_at_the_largest_float_are_not_looked_at(dtype: Any) -> None:
     assert _bounds(spaces.Box(np.array([-largest, 0], dtype), largest, dtype=dtype)) is not None
 
 
+@pytest.mark.slow
 def test_the_default_environment_is_gymnasiums() -> None:
     assert Config().env.id == "CartPole-v1"

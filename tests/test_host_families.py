@@ -69,6 +69,7 @@ def test_family_trains(env: Any, tmp_path: Path) -> None:
         single.close()
 
 
+@pytest.mark.slow
 def test_atari_is_preprocessed_as_usual() -> None:
     source = gymnasium_source("ALE/Pong-v5")
     assert source.spec.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)

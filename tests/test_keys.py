@@ -91,6 +91,7 @@ def test_a_changed_environment_is_trained_on_as_it_is_now(tmp_path: Path) -> Non
     assert found == [[2.0, 2.0, 2.0], [3.0, 3.0, 3.0]]
 
 
+@pytest.mark.slow
 def test_a_changed_environment_has_the_shapes_that_it_has_now(tmp_path: Path) -> None:
     """Here `reset` says more than before: JAX remembers what it traced of a method."""
 
@@ -109,6 +110,7 @@ def test_a_changed_environment_has_the_shapes_that_it_has_now(tmp_path: Path) ->
     assert (second.evaluate(2)["avg_reward"], logged(second)["return"]) == (5.0, 5.0)
 
 
+@pytest.mark.slow
 def test_networks_whose_closure_changed_are_used_as_they_are_now(tmp_path: Path) -> None:
     action = 1
     env, networks = Echo(0), always(lambda: action)
@@ -230,6 +232,7 @@ class Ordered:
         return state, Transition(obs=jnp.ones(1), reward=jnp.where(legal, 1.0, 0.0), terminated=True, action_mask=mask)
 
 
+@pytest.mark.slow
 def test_entries_of_actions_in_another_order_keep_to_their_masks(tmp_path: Path) -> None:
     for names in ("ab", "ba"):
         assert trainer_of(Ordered(names), tmp_path).evaluate(3)["min_reward"] == 1.0

@@ -48,6 +48,7 @@ def test_patience(opened: list[Any]) -> None:
     assert take_lock(second, patience=30.0)
 
 
+@pytest.mark.slow
 def test_a_file_system_without_locks_grants_them(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

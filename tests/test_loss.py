@@ -277,6 +277,7 @@ def loss_and_gradients(params: Any, samples: Samples, clip_value: float | None =
     return gradients, {name: float(value) for name, value in metrics.items()}
 
 
+@pytest.mark.slow
 def test_before_the_first_step_nothing_has_moved(params: Any, samples: Samples) -> None:
     _, metrics = loss_and_gradients(params, samples)
     assert metrics["loss/objective"] == pytest.approx(np.asarray(samples.advantage).mean(), rel=1e-5)
@@ -348,6 +349,7 @@ def test_invalid_samples_change_neither_loss_nor_gradients(
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), gradients, spoiled_gradients)
 
 
+@pytest.mark.slow
 def test_advantages_of_a_minibatch_are_standardised_where_asked(params: Any, samples: Samples) -> None:
     # 1 and 3 have the mean 2 and the deviation 1. The old policy was less likely by 1.1 where A = 3:
     # (1.1 * 1 - 1) / 2 is left, where plain advantages give (1.1 * 3 + 1) / 2.

@@ -53,6 +53,7 @@ def test_spaces_that_are_too_large(space: spaces.Space[Any]) -> None:
         check(action=space)
 
 
+@pytest.mark.slow
 def test_spaces_that_cannot_be_saved() -> None:
     with pytest.raises(UserError, match="cannot be saved with a policy"):
         check(spaces.Graph(gymnasium.spaces.Discrete(2), None))

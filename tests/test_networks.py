@@ -145,6 +145,7 @@ def test_nature_refuses_images_that_are_too_small() -> None:
         image_kernels(35, 84, 3, cnn="nature")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pool_is_a_max_pool(side: int) -> None:
     image = jnp.asarray(np.random.default_rng(0).normal(size=(2, side, 5, 3)).astype(np.float32))
@@ -192,6 +193,7 @@ def test_vectors_go_through_no_convolution() -> None:
     assert image_kernels() == ([], (3, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "stride", "pad"), [(3, 1, False), (5, 2, False), (3, 1, True), (5, 2, True)])
 def test_patch_convolution_is_a_convolution(size: int, stride: int, pad: bool) -> None:
     image = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 10, 3)).astype(np.float32))

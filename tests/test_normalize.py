@@ -85,6 +85,7 @@ def test_rewards_are_divided_by_the_deviation_and_never_shifted() -> None:
     np.testing.assert_allclose(rewards, [[3, 0], [10, -10]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_discounted_sums_begin_anew_after_an_end() -> None:
     # Lane 0, from 4:  1 + 4/2 = 3;  2 + 3/2 = 3.5, the end;  3;  4 + 3/2 = 5.5.
     # Lane 1, from 0:  8;  8/2 = 4;  2;  1, the end, so that nothing is carried on.

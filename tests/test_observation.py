@@ -34,6 +34,7 @@ def test_double_precision_becomes_single() -> None:
     assert vector(spaces.Box(-5, 5, (1,), np.float64), np.array([[0.5]])).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_scaled_to_their_bounds() -> None:
     space = spaces.Box(np.array([0, -10, 7]), np.array([4, 10, 7]), dtype=np.int32)
     assert vector(space, np.array([[1, -10, 7], [4, 5, 7]], np.int32)).tolist() == [[0.25, 0, 0], [1, 0.75, 0]]
@@ -151,6 +152,7 @@ def test_bounds_move_with_the_channels() -> None:
     np.testing.assert_allclose(image, np.broadcast_to([1, 0.1], (1, 3, 3, 2)), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 3, 1), (3, 2, 5), (1, 1, 40), (4, 1, 1), (2, 9, 16)])
 def test_images_too_small_for_a_patch_are_vectors(shape: tuple[int, int, int]) -> None:
     adapter = ObservationAdapter(spaces.Box(0, 1, shape))

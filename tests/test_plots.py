@@ -186,6 +186,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 def test_every_kind_of_run(rows: list[dict[str, Any]]) -> None:
     columns = [{"name": f"$arm {i}", "choices": None, "values": [0.1 * i]} for i in range(3)]
@@ -197,6 +198,7 @@ def test_every_kind_of_run(rows: list[dict[str, Any]]) -> None:
             figure.draw_without_rendering()
 
 
+@pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
     run = a_run([row(i) for i in range(1, 8)], a_trace(), normalize_rewards=True)
     assert drawn(tmp_path / "run", run) == ([], ALL)
@@ -221,6 +223,7 @@ def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
 # That they never end a run
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_told_and_the_others_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(run: RunData) -> None:
         raise ZeroDivisionError("mine")

@@ -135,6 +135,7 @@ def test_a_shared_torso_has_parameters_of_its_own() -> None:
     assert set(part_of({"actor": 1, "critic": 2}, "actor")) == {"actor"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torso", ["shared", "separate"])
 def test_both_at_once_are_what_each_is_alone(torso: Any) -> None:
     policy = Policy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), NetworkConfig(torso=torso), NormalizeConfig())
@@ -147,6 +148,7 @@ def test_both_at_once_are_what_each_is_alone(torso: Any) -> None:
     np.testing.assert_array_equal(value, worth)
 
 
+@pytest.mark.slow
 def test_both_losses_flow_into_a_shared_torso() -> None:
     policy = shared_policy()
     params, carry, obs = jax.jit(policy.init)(KEY), policy.initial_carry(1), jnp.array([[0.1, 0.2, 0.3]])

@@ -181,6 +181,7 @@ def sums(policy: Policy) -> dict[str, Any]:
     return {"actor": actor, "critic": critic}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_agents", [1, 2])
 def test_values_by_the_state_of_the_environment_at_the_time(num_agents: int) -> None:
     """Two steps of two environments, of one agent or two. Values are what the state says. gamma = 1/2, lambda = 0, all

@@ -292,6 +292,7 @@ def test_a_torso_cannot_be_shared_with_a_critic_that_sees_more() -> None:
         PPOTrainer(probes.Weather(), preset=False, torso="shared")
 
 
+@pytest.mark.slow
 def test_an_actor_is_evaluated_where_nobody_is_told(tmp_path: Path) -> None:
     agent = PPOAgent(spaces.Discrete(16), spaces.Discrete(2), critic_space=TOLD)
     file = agent.save_policy_net(tmp_path / "actor")
@@ -306,6 +307,7 @@ class Outside(HostWeather):
         return {"critic_state": 7}
 
 
+@pytest.mark.slow
 def test_a_state_outside_its_space_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match=r"gave a critic_state outside its space: critic_state is 7"):
         PPOTrainer(Outside, out=tmp_path / "run", **SMALL).collect()
@@ -316,6 +318,7 @@ class Mute(probes.Weather):
         return Transition(obs=sign)
 
 
+@pytest.mark.slow
 def test_a_state_that_was_promised_must_come() -> None:
     with pytest.raises(UserError, match="has a critic_state_space, and its Transition has no critic_state"):
         PPOTrainer(Mute(), preset=False)

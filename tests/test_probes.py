@@ -27,7 +27,8 @@ FAST = probes.PLAIN | dict(
     gamma=0.9,
     hidden_sizes=[32],
     eval_frequency=0,
-    total_timesteps=25_000,
+    eval_episodes=2,
+    total_timesteps=60 * 256,
 )
 
 
@@ -63,12 +64,12 @@ def test_values_are_in_the_units_of_the_environment_also_with_normalised_rewards
     values = agent.value(cues).tolist()
     assert PPOAgent.load(tmp_path / "run" / "models" / "final_critic.safetensors").value(cues).tolist() == values
     assert PPOTrainer.resume(tmp_path / "run", Forty(), steps=256).agent.value(cues).tolist() == values
-    # Handed to another run, the critic goes on in its unit: 98 updates of 256 samples, and one more.
+    # Handed to another run, the critic goes on in its unit: 60 updates of 256 samples, and one more.
     again = PPOTrainer(
         Forty(), agent=agent, out=tmp_path / "again", **FAST | {"normalize_rewards": True, "total_timesteps": 256}
     )
     again.train()
-    assert again.agent.reward_stats.count == 99 * 256
+    assert again.agent.reward_stats.count == 61 * 256
     assert again.agent.value(cues) == pytest.approx(worth, abs=4)
 
 
@@ -93,7 +94,7 @@ def test_policy_reads_its_input(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_truncation_is_not_an_end(tmp_path: Path) -> None:
     """r / (1 - gamma) = 1 / 0.1."""
-    agent = trained(probes.TruncatedForever(), tmp_path, total_timesteps=150_000)
+    agent = trained(probes.TruncatedForever(), tmp_path, total_timesteps=100_000)
     assert agent.value(np.zeros(1)) == pytest.approx(10, abs=0.5)
 
 
@@ -118,14 +119,14 @@ def test_forbidden_actions_are_never_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"continuous": "gaussian", "initial_std": 0.5},
-        {"continuous": "tanh_gaussian", "initial_std": 0.5},
-        {"continuous": "beta", "learning_rate_schedule": "constant"},
+        {"continuous": "gaussian", "initial_std": 0.5, "total_timesteps": 30_000},
+        {"continuous": "tanh_gaussian", "initial_std": 0.5, "total_timesteps": 30_000},
+        {"continuous": "beta", "learning_rate_schedule": "constant", "total_timesteps": 60_000},
     ],
     ids=["gaussian", "tanh_gaussian", "beta"],
 )
 def test_continuous_actions_reach_their_targets(settings: dict[str, Any], tmp_path: Path) -> None:
-    agent = trained(probes.Aim(), tmp_path, entropy_coef=0, total_timesteps=60_000, **settings)
+    agent = trained(probes.Aim(), tmp_path, entropy_coef=0, **settings)
     assert agent.act(np.array([[1.0], [-1.0]])) == pytest.approx(np.array([[3.0], [-1.0]]), abs=0.35)
 
 

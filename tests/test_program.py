@@ -141,6 +141,7 @@ class PartlySick(probes.Counter):
         return following, replace(moved, reward=moved.reward + moved.obs[0] - following[0].astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_what_lanes_remember_follows_a_rollout_whose_update_is_undone() -> None:
     """Rollouts of four steps with rewards 1 to 4 and gamma 1/2: the discounted sum is 4 + 3/2 + 2/4 + 1/8 = 6.125. The
     critic has seen the clock at 0 to 3, with the parameters that are kept. Where numbers are not finite, both are as
@@ -169,6 +170,7 @@ def test_what_lanes_remember_follows_a_rollout_whose_update_is_undone() -> None:
     assert bits(after.train.of("params")) != bits(first.train.of("params"))
 
 
+@pytest.mark.slow
 def test_actions_without_sensible_bounds_reach_compiled_environments() -> None:
     """Nothing can be drawn from between the smallest and the largest double, not even an example."""
 

@@ -48,6 +48,7 @@ def random(shape: Any, seed: int = 0) -> jax.Array:
 # The cells, against Flax's own
 
 
+@pytest.mark.slow
 def test_a_gru_is_that_of_flax() -> None:
     ours, theirs = GRU(4), nn.GRUCell(4)
     x, h = random((2, 3)), random((2, 4), 1)
@@ -65,6 +66,7 @@ def test_a_gru_is_that_of_flax() -> None:
     np.testing.assert_array_equal(found, output)
 
 
+@pytest.mark.slow
 def test_an_lstm_is_that_of_flax() -> None:
     ours, theirs = LSTM(4), nn.OptimizedLSTMCell(4)
     x, c, h = random((2, 3)), random((2, 4), 1), random((2, 4), 2)
@@ -96,6 +98,7 @@ def test_an_lstm_by_hand() -> None:
     np.testing.assert_array_equal(memory[1], outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_gradients_of_a_sequence_are_those_of_its_steps(memory: str) -> None:
     """Through a new start, too: it cuts them off."""
@@ -143,6 +146,7 @@ def test_units_forget_over_times_from_2_to_128_steps() -> None:
     np.testing.assert_array_equal(bias, lasting(jax.random.key(3), 4_000))
 
 
+@pytest.mark.slow
 def test_the_gate_that_keeps_starts_with_these_times() -> None:
     """Of a GRU the second gate of three; of an LSTM the second of four, and the first, which takes in, the opposite."""
     x = jnp.zeros((1, 4))
@@ -210,6 +214,7 @@ def test_a_sequence_at_once_is_one_step_after_the_other(memory: str, torso: str)
     assert not policy_with("none").recurrent
 
 
+@pytest.mark.slow
 def test_a_fresh_start_forgets_everything_before() -> None:
     policy = policy_with("lstm")
     params = policy.init(jax.random.key(0))

@@ -96,6 +96,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     return folder, summary, made
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_needs_nothing(study: tuple[Any, Any, Any]) -> None:
     folder, summary, _ = study
     shown = Checker((folder / "report.html").read_text())
@@ -116,6 +117,7 @@ def test_the_page_is_whole_and_needs_nothing(study: tuple[Any, Any, Any]) -> Non
     assert summary["trials"][1]["counted"] == 4
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(study: tuple[Any, Any, Any], tmp_path: Path) -> None:
     folder, _, made = study
     moved = [Outcome(**{**vars(run), "path": tmp_path / run.path.relative_to(folder)}) for run in made]

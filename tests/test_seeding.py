@@ -98,6 +98,7 @@ def test_environments_that_start_as_those_of_the_evaluation_do_are_told(
     assert [sentence.partition(" start")[0] for sentence in said] == ([shared] if shared else [])
 
 
+@pytest.mark.slow
 def test_a_run_with_as_many_environments_says_so() -> None:
     given: dict[str, Any] = {"num_envs": 1_001, "rollout_length": 2, "minibatch_size": 1_001, "preset": False}
     assert "Environments 999 to 1000 start" in PPOTrainer("CartPole-v1", **given).program.notices[0]

@@ -200,6 +200,7 @@ STACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "host"])
 def test_each_of_many_agents_sees_its_own_last_observations(kind: str) -> None:
     source = make(team_probes.Lifetimes() if kind == "compiled" else zoo_probes.Lifetimes)
@@ -221,6 +222,7 @@ def test_each_of_many_agents_sees_its_own_last_observations(kind: str) -> None:
     assert np.asarray(cut.final_obs)[cut.truncated].tolist() == [[2, 3, 4]] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "host"])
 def test_whoever_is_not_on_turn_sees_on(kind: str) -> None:
     """Three players see the clock of a game of four moves, of which each makes one or two."""
@@ -287,6 +289,7 @@ class Scripted:
         return Timestep({ONE: step}, ended | cut, np.full(1, -1, np.int8))
 
 
+@pytest.mark.slow
 def test_episodes_that_follow_another_in_a_filler_step_start_anew() -> None:
     """EnvPool resets in the step after an end; an environment that failed is started anew."""
     env: Any = Scripted(
@@ -316,6 +319,7 @@ def test_episodes_that_follow_another_in_a_filler_step_start_anew() -> None:
 # Nothing of it is lost
 
 
+@pytest.mark.slow
 def test_environments_are_put_back_with_what_was_seen() -> None:
     """Where the environments stand, and the state of the runner, are all there is to go on from: the stack is in it."""
     source = gymnasium_source("CartPole-v1")
@@ -374,6 +378,7 @@ def test_an_interrupted_run_with_stacks_ends_with_the_same_bits(env: str, tmp_pa
 # What else plays episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("walk", [host_probes.Walk, host_probes.CompiledWalk()], ids=["host", "compiled"])
 def test_logs_and_policies_outside_see_the_same(walk: Any) -> None:
     """A deterministic walk, made once by the library and once by hand: the same actions, the same rewards."""
@@ -402,6 +407,7 @@ class DrawnHybrid(host_probes.Hybrid):
         return np.zeros((4, 4, 3), np.uint8)
 
 
+@pytest.mark.slow
 def test_a_filmed_environment_keeps_its_mask() -> None:
     source, chosen = gymnasium_source(DrawnHybrid), config()
     groups = FrameStack(source.spec.groups, NUM).groups
@@ -450,6 +456,7 @@ def test_nonsense_in_a_file_stacks_nothing() -> None:
         settings.build(settings.from_mapping({"env": {"frame_stack": 10**9}}, "it"))
 
 
+@pytest.mark.slow
 def test_the_stack_is_a_setting_of_the_trainer(tmp_path: Path) -> None:
     trainer = PPOTrainer(gymnasium.make("CartPole-v1"), frame_stack=2, out=tmp_path / "run", preset=False)
     assert trainer.agent.policy.observation_space.shape == (8,)

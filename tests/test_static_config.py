@@ -106,6 +106,7 @@ def test_the_same_again_gives_the_same(plain: list[np.ndarray]) -> None:
     assert same(plain, outcome(config_of()))
 
 
+@pytest.mark.slow
 def test_numbers_as_arguments_are_the_numbers_of_the_settings() -> None:
     """One update by the shared program, and by one that was compiled with the settings themselves."""
     config = config_of()

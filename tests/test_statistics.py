@@ -88,6 +88,7 @@ def test_coverage_is_as_stated(name: str, n: int) -> None:
     assert held / 3 == pytest.approx(st.COVERAGE[n], abs=5)
 
 
+@pytest.mark.slow
 def test_coverage_over_environments() -> None:
     """Ten runs in each of three environments, one of them with another spread: as with many runs."""
     rng, held = np.random.default_rng(1), 0
@@ -166,6 +167,7 @@ def test_a_trial_against_itself_shows_nothing(n: int) -> None:
     assert (constant.probability, constant.interval[:2], constant.shown) == (0.5, (0.5, 0.5), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, 5, 10])
 def test_chance_is_seldom_called_a_difference(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -230,6 +232,7 @@ def test_band_of_curves() -> None:
     assert st.curve_band(curves[:2])[1] is None
 
 
+@pytest.mark.slow
 def test_one_scale() -> None:
     assert st.to_one_scale([-10.0, 0.0, 30.0], -10.0, 30.0).tolist() == [0.0, 0.25, 1.0]
     assert st.to_one_scale([5.0, 5.0], 5.0, 5.0).tolist() == [0.5, 0.5]

@@ -76,6 +76,7 @@ def test_run_directory(finished: tuple[Any, Any, Any]) -> None:
     assert {f"{name}.png" for name in PICTURES} == {file.name for file in (path / "plots").glob("*.png")}
 
 
+@pytest.mark.slow
 def test_result(finished: tuple[Any, Any, Any]) -> None:
     _, result, _ = finished
     assert result["env"] == "gymnax/CartPole-v1"
@@ -95,6 +96,7 @@ def test_result(finished: tuple[Any, Any, Any]) -> None:
     assert "jax" in result["versions"]
 
 
+@pytest.mark.slow
 def test_metrics_rows(finished: tuple[Any, Any, Any]) -> None:
     _, result, path = finished
     table = rows(path)
@@ -112,6 +114,7 @@ def test_metrics_rows(finished: tuple[Any, Any, Any]) -> None:
         assert row["loss/total"] == pytest.approx(parts, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_models_are_the_trained_policy(finished: tuple[Any, Any, Any]) -> None:
     one, _, path = finished
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
@@ -122,12 +125,14 @@ def test_models_are_the_trained_policy(finished: tuple[Any, Any, Any]) -> None:
     assert not np.array_equal(one.agent.value(obs), trainer(path / "x", seed=5).agent.value(obs))
 
 
+@pytest.mark.slow
 def test_the_written_configuration_reproduces_the_run(finished: tuple[Any, Any, Any], tmp_path: Path) -> None:
     _, _, path = finished
     PPOTrainer(config=path / "config.yaml", out=tmp_path / "again").train()
     assert timeless(tmp_path / "again") == timeless(path)
 
 
+@pytest.mark.slow
 def test_evaluation_in_python(finished: tuple[Any, Any, Any]) -> None:
     one, _, _ = finished
     played = one.evaluate(num_episodes=7)
@@ -200,6 +205,7 @@ def test_the_final_evaluation_that_confirms_is_not_played_twice(tmp_path: Path) 
     assert [event for event, _ in listener.heard].count("evaluation") == 1
 
 
+@pytest.mark.slow
 def test_where_drawn_actions_reach_the_goal_and_the_most_likely_do_not(tmp_path: Path) -> None:
     one = trainer(tmp_path / "run", probes.Alternating(), target_reward=3.0, convergence_window=8, eval_frequency=0)
     one.console = probes.Notes()
@@ -249,6 +255,7 @@ def test_budgets_of_episodes_and_seconds(tmp_path: Path) -> None:
     assert result["wall_seconds"] < 60
 
 
+@pytest.mark.slow
 def test_training_again_goes_on_in_the_same_folder(tmp_path: Path) -> None:
     console = probes.Notes()
     one = trainer(tmp_path / "run", console=console)
@@ -299,6 +306,7 @@ def test_verbose_prints_the_block_of_every_update_with_its_own_time(
         PPOTrainer("gymnax/CartPole-v1", verbose=True, console=probes.Notes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_env", [CompiledWalk, Walk])
 def test_what_a_rollout_holds_can_be_had(make_env: Callable[[], Any], tmp_path: Path) -> None:
     """Of `Walk`: x goes 0.75 up from 0.25, or 0.5 down, and is the reward; at step 0 only up is allowed."""
@@ -489,6 +497,7 @@ def test_what_is_left_to_the_actions_is_settled_before_it_is_written(env: str, k
     assert made.program.config == made.config
 
 
+@pytest.mark.slow
 def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path: Path) -> None:
     def told(env: Any, **given: Any) -> Any:
         return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._start.remarks

@@ -136,6 +136,7 @@ def equal(one: Any, other: Any) -> bool:
 # From a rollout to samples
 
 
+@pytest.mark.slow
 def test_samples_are_steps_and_lanes_flattened(state: TrainState, samples: Samples) -> None:
     np.testing.assert_array_equal(samples.obs[2 * L + 1], ROLLOUT.obs[2, 1])
     assert samples.action[2 * L + 1] == ROLLOUT.action[2, 1]
@@ -233,6 +234,7 @@ def test_rewards_are_clipped_before_they_are_scaled() -> None:
 # Epochs and minibatches
 
 
+@pytest.mark.slow
 def test_every_epoch_visits_every_sample_once(state: TrainState, samples: Samples) -> None:
     # While nothing moves, the objective of a minibatch is its mean advantage, so that the mean of those of
     # 1, 2, 4, ... 128 is 255 / 8: no other eight of these numbers add up to 255.
@@ -280,6 +282,7 @@ def test_learning_lowers_the_loss(state: TrainState, samples: Samples) -> None:
     assert after["loss/objective"] > before["loss/objective"]
 
 
+@pytest.mark.slow
 def test_a_large_kl_ends_the_update(state: TrainState, samples: Samples) -> None:
     _, _, still = optimized(state, samples, rates(0), CAREFUL)
     assert still["ppo/epochs"] == 3
@@ -321,6 +324,7 @@ def test_a_rollout_is_judged_again_by_the_critic_as_it_is(state: TrainState) -> 
     np.testing.assert_allclose(target, advantage + value, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_was_judged_again_is_learned_from_after_the_first_epoch(state: TrainState, samples: Samples) -> None:
     # While nothing moves, the objective is the mean advantage: 2 in the first epoch of three, then 7.
     samples = replace(samples, advantage=jnp.full(N, 2.0))
@@ -330,6 +334,7 @@ def test_what_was_judged_again_is_learned_from_after_the_first_epoch(state: Trai
         assert metrics["loss/objective"] == pytest.approx(objective, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_each_epoch_is_judged_by_the_parameters_that_it_begins_with(state: TrainState, samples: Samples) -> None:
     # The second of two epochs learns from the critic's bias as it is after the first.
     two = config_with(recompute_advantages=True, epochs_per_update=2, minibatch_size=N)
@@ -492,6 +497,7 @@ def test_a_small_kl_raises_an_adaptive_rate_for_the_next_update(updated: Any) ->
     assert after.groups[ONE].learning_rate == pytest.approx(1.5e-6)
 
 
+@pytest.mark.slow
 def test_the_update_learns_from_scaled_rewards(state: TrainState, updated: Any) -> None:
     after, _, metrics = updated
     reward, _, _ = module.normalized_rewards(calm(state).groups[ONE], ROLLOUT, jnp.zeros(L), CALM)
@@ -501,6 +507,7 @@ def test_the_update_learns_from_scaled_rewards(state: TrainState, updated: Any) 
     assert not equal(after.groups[ONE].params, state.groups[ONE].params)
 
 
+@pytest.mark.slow
 def test_initial_state_follows_the_settings() -> None:
     params = {"actor": jnp.ones(2), "critic": jnp.ones(3)}
     state = begun(params, None, config_with(normalize_rewards=True, learning_rate=0.125))

@@ -144,6 +144,7 @@ def test_an_episode_from_its_start_to_its_end(env: Any) -> None:
     assert len(filmed(env, deterministic=False, max_steps_per_episode=3)[0]) == 4
 
 
+@pytest.mark.slow
 def test_the_film_shows_the_first_episode_of_an_evaluation() -> None:
     source = make("CartPole-v1")
     agent = PPOAgent(source.spec.observation_space, source.spec.action_space)

@@ -94,6 +94,7 @@ def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path) -> None:
         from_file(Path("/dev/zero"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_assignments(name: str) -> None:
     with pytest.raises(UserError) as caught:

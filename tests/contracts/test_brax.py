@@ -129,6 +129,7 @@ def test_wrappers_of_ones_own_are_kept() -> None:
     np.testing.assert_allclose(lanes(doubled).reward, 2 * lanes(plain).reward)
 
 
+@pytest.mark.slow
 def test_missing_environments_are_named() -> None:
     with pytest.raises(UserError, match="did you mean brax/halfcheetah"):
         jax_env("brax/half_cheetah")

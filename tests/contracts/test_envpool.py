@@ -18,6 +18,7 @@ from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "FrozenLake-v1"])
 def test_contract(env: str) -> None:
     seeded = env != "FrozenLake-v1"  # which always starts in the same corner
@@ -46,6 +47,7 @@ def test_the_step_after_an_end_is_a_filler() -> None:
     assert np.abs(np.diff(rest.obs[:, 0, 2]))[:6].max() < 1.06
 
 
+@pytest.mark.slow
 def test_fillers_do_not_make_a_schedule_end_early(tmp_path: Path) -> None:
     """Four environments with seven steps that count of eight: 56 in an update of 64. The rate falls by 56 / 640 of
     itself in each, and 12 updates are made, the last one with 1 - 11 * 56 / 640 = 0.0375 of it. The 10 updates that

@@ -112,6 +112,7 @@ def test_every_environment_trains(name: str, tmp_path: Path) -> None:
     assert result["final_eval"]["length_mean"] <= 20
 
 
+@pytest.mark.slow
 def test_images_get_a_cnn_and_vectors_do_not() -> None:
     def kernels(env_id: str) -> set[str]:
         env = jax_env(env_id)
@@ -122,6 +123,7 @@ def test_images_get_a_cnn_and_vectors_do_not() -> None:
     assert not any("CNN" in name for name in kernels("gymnax/CartPole-v1"))
 
 
+@pytest.mark.slow
 def test_an_environment_with_an_auto_reset_of_its_own_is_respected() -> None:
     """DeepSea carries counters over its resets, in a `step` of its own."""
     env = jax_env("gymnax/DeepSea-bsuite")
@@ -136,6 +138,7 @@ def test_an_environment_with_an_auto_reset_of_its_own_is_respected() -> None:
     assert (state.length == 0).all()
 
 
+@pytest.mark.slow
 def test_resets_are_only_computed_when_something_ended() -> None:
     """Counted by a callback in the environment's reset, under the same compiled step."""
     calls = []
@@ -198,6 +201,7 @@ def test_a_task_reaches_every_reset_and_every_step() -> None:
     assert seen[-1].success.tolist() == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_without_a_task_none_is_handed_over() -> None:
     """`Counter` takes none."""
     vector = VectorizedEnv(probes.Counter(), 2)

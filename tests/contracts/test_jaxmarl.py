@@ -127,6 +127,7 @@ def test_the_dead_of_a_battle_count_for_nothing() -> None:
     assert terminated[over[..., None] & valid].any()
 
 
+@pytest.mark.slow
 def test_a_state_for_central_critics() -> None:
     env = jax_team("jaxmarl/HeuristicEnemySMAX-3m").with_groups(AgentsConfig(critic="central"))
     space = env.spec.groups.critic_state_space
@@ -134,6 +135,7 @@ def test_a_state_for_central_critics() -> None:
     assert space.shape == env.reset(jax.random.key(0))[1].critic_state.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

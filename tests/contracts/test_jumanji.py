@@ -245,6 +245,7 @@ class TwoRows(Generator):
         )
 
 
+@pytest.mark.slow
 def test_a_grid_is_seen_with_the_agent_in_the_middle() -> None:
     """Of 2 x 3 cells, the view has 3 x 5, and the agent at row 1, column 2; nothing is inside the grid above it or to
     its left, until it went down and to the right."""
@@ -343,6 +344,7 @@ class GoesOn(Wrapper[Any, Any, Any]):
         return state, moved
 
 
+@pytest.mark.slow
 def test_ends_with_a_future_are_cuts() -> None:
     fake = FakeEnvironment(time_limit=2)
     still = jnp.zeros(fake.action_spec.shape)
@@ -378,6 +380,7 @@ def test_a_missing_environment_is_named() -> None:
         jax_env("jumanji/Maze-v1")
 
 
+@pytest.mark.slow
 def test_data_that_cannot_be_downloaded_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise FileNotFoundError("no network")

@@ -52,6 +52,7 @@ BOTH = pytest.mark.parametrize("workers", [0, 2])
 YES, NO = True, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [SPREAD, TAG, RPS, TICTACTOE, Lifetimes, zoo_probes.Leaving, zoo_probes.Kinds])
 def test_contract(env: Any) -> None:
     config = EnvConfig(workers=0, max_steps_per_episode=7)
@@ -66,6 +67,7 @@ def test_the_same_bits_with_any_number_of_workers(env: Any) -> None:
         assert same(alone, play(source, EnvConfig(workers=workers), steps=40)), workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "workers"), [(TAG, 1), (RPS, 0), (TICTACTOE, 0), (zoo_probes.Leaving, 0)])
 def test_restoring(env: Any, workers: int) -> None:
     check_restoring(pettingzoo_source(env), EnvConfig(workers=0), EnvConfig(workers=workers))
@@ -345,6 +347,7 @@ def test_only_the_agent_on_turn_acts() -> None:
     assert last.groups["all"].action_mask.all()
 
 
+@pytest.mark.slow
 def test_what_the_loser_did_counts() -> None:
     """It is not on turn when the game ends; a step in which nobody acted is one that failed."""
     source = pettingzoo_source(TICTACTOE)
