@@ -6,7 +6,7 @@ ENV ?= CartPole-v1
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help train test test-fast test-learning test-faults figures bench lint format clean
+.PHONY: help train test types tests test-fast test-learning test-faults figures bench lint format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -24,8 +24,17 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 ARGS="--seed 3"
 	$(BIN)/proximo train $(ENV) $(ARGS)
 
-test: lint  ## Lint, type check and every test but the long learning ones
-	$(PYTEST) -n 2 --dist worksteal --durations=10 -m "not learning and not faults"
+test: $(VENV)/.installed-dev  ## Lint, type check and every test but the long learning ones
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+# Beside each other. Three processes for two cores, because many tests wait for processes that they start.
+types:
+	$(BIN)/mypy
+
+tests:
+	$(PYTEST) -n 3 --dist worksteal --durations=10 -m "not learning and not faults"
 
 test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
 	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow and not faults"

@@ -10,6 +10,7 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,16 +49,53 @@ install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
 import proximo.run_dir.files  # noqa: E402
+import proximo.train.finish  # noqa: E402
 
-MUCH_MEMORY = 1.3 * 2**30
+MUCH_MEMORY, TOO_MUCH_MEMORY = 1.3 * 2**30, 1.7 * 2**30
 MEMORY: list[float] = []
 
 
+# Drawing hundreds of runs would take longer than training them; what is about pictures is marked so. Not drawn either
+# by the processes that tests start: `started/sitecustomize.py`.
+WRITE_PLOTS, PLACES = proximo.train.finish.write_plots, os.environ.get("PYTHONPATH", "")
+proximo.train.finish.write_plots = lambda *_: []
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "started"), *filter(None, [PLACES])])
+sys.path.append(str(Path(__file__).parent / "started"))  # which the processes of experiments are given
+
+
+@contextmanager
+def drawn() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proximo.train.finish.write_plots", WRITE_PLOTS)
+        patch.setenv("PYTHONPATH", PLACES)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pictures_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    with drawn() if request.node.get_closest_marker("pictures") else nullcontext():
+        yield
+
+
 @pytest.fixture(autouse=True)
-def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing hundreds of runs would take longer than training them; tests of pictures are marked so."""
-    if "pictures" not in request.keywords:
-        monkeypatch.setattr("proximo.train.finish.write_plots", lambda *_: [])
+def pictures_of_a_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    with drawn() if request.node.get_closest_marker("pictures") else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="session")
+def with_pictures() -> Callable[[], AbstractContextManager[None]]:
+    """For runs that several tests share, and that are to have pictures: `with with_pictures():`."""
+    return drawn
+
+
+WAITING = ("cli", "experiment", "faults", "gymnasium", "mlflow", "resume", "signals", "snapshot", "strangers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that wait for processes come first: while the process of tests that has them waits, others compute. And
+    the longest tests are not the last."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in WAITING)
 
 
 class Done(NamedTuple):
@@ -90,9 +128,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Between modules, forget what was compiled once it takes much memory: even a single addition, compiled, takes
-    nearly 2 MB, and a process of tests compiles thousands. What is needed again is read from the files on disk."""
-    if (nextitem is not None and nextitem.path == item.path) or memory_in_use() < MUCH_MEMORY:
+    """Between modules, forget what was compiled once it takes much memory; within one, once it takes too much. Even a
+    single addition, compiled, takes nearly 2 MB, and a process of tests compiles thousands. What is needed again is
+    read from the files on disk."""
+    same = nextitem is not None and nextitem.path == item.path
+    if memory_in_use() < (TOO_MUCH_MEMORY if same else MUCH_MEMORY):
         return
     proximo.compile._kept.clear()
     jax.clear_caches()

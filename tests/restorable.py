@@ -131,7 +131,7 @@ def hang() -> None:
 
 
 def nap() -> None:
-    time.sleep(0.3)
+    time.sleep(0.15)
 
 
 def die() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 from proximo import __version__
 from proximo.cli.common import app
 from proximo.envs import FAMILIES, Family
+from proximo.errors import UserError
+from proximo.plots.pictures import PICTURES
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()"]
 SMALL = ["--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "ppo.minibatch_size=32"]
@@ -30,12 +33,13 @@ def command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+def run(
+    tmp_path_factory: pytest.TempPathFactory, with_pictures: Callable[[], AbstractContextManager[None]]
+) -> tuple[Any, Any]:
     path = tmp_path_factory.mktemp("cli") / "run"
-    done = command(
-        "train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL, cwd=path.parent
-    )
-    return done, path
+    args = ["train", "gymnax/CartPole-v1", "--steps", "640", "--seed", "3", "--out", path, *SMALL]
+    with with_pictures():
+        return command(*args, cwd=path.parent), path
 
 
 @pytest.mark.slow
@@ -47,6 +51,7 @@ def test_train(run: tuple[Any, Any]) -> None:
     assert "The budget is used up" in done.stdout
     assert "evaluation" in done.stdout
     assert json.loads((path / "result.json").read_text())["seed"] == 3
+    assert {f"{name}.png" for name in PICTURES} == {file.name for file in (path / "plots").glob("*.png")}
 
 
 @pytest.mark.slow
@@ -122,24 +127,23 @@ def test_mistakes_end_in_a_sentence(
     assert not any(tmp_path.iterdir()), "a mistake must leave no run behind"
 
 
-@pytest.mark.slow
 def test_a_mistake_ends_the_process(tmp_path: Path) -> None:
-    done = command("envs", "nothing-like-it", cwd=tmp_path)
+    done = command("settings", "nothing-like-it", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "No installed environment has 'nothing-like-it'" in " ".join(done.stderr.split())
+    assert "No setting mentions" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupts_save_and_exit(number: int, code: int, tmp_path: Path) -> None:
+def test_interrupts_save_and_exit(number: int, code: int, tmp_path: Path, proximo: Callable[..., Any]) -> None:
     path = tmp_path / "run"
     args = ["train", "gymnax/CartPole-v1", "--steps", "1_000_000_000", "--out", str(path), *SMALL]
     process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (path / "metrics.jsonl").exists() or not (path / "metrics.jsonl").read_text():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     os.kill(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
@@ -150,7 +154,7 @@ def test_interrupts_save_and_exit(number: int, code: int, tmp_path: Path) -> Non
     assert (path / "models" / "final_actor.safetensors").exists()
     if number == signal.SIGTERM:
         return  # once is enough
-    done = command("resume", path, "--steps", "1_000")
+    done = proximo("resume", path, "--steps", "1_000")
     assert done.returncode == 0, done.stderr
     assert f"Resumed after {result['total_steps']:,} steps." in done.stdout
     assert json.loads((path / "result.json").read_text())["total_steps"] >= result["total_steps"] + 1000
@@ -165,12 +169,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, proximo: Callable[..., 
 
 
 @pytest.mark.slow
-def test_envs() -> None:
-    done = command("envs", "pole")
+def test_envs(proximo: Callable[..., Any]) -> None:
+    done = proximo("envs", "pole")
     assert done.returncode == 0
     assert "gymnax/CartPole-v1" in done.stdout
     assert "gymnax/Acrobot-v1" not in done.stdout
-    assert "gymnax/Acrobot-v1" in command("envs", "gymnax").stdout
+    assert "gymnax/Acrobot-v1" in proximo("envs", "gymnax").stdout
+    with pytest.raises(UserError, match="No installed environment has 'nothing-like-it'"):
+        app(["envs", "nothing-like-it"], standalone_mode=False)
 
 
 def test_envs_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,9 @@ def test_settings_are_keys_with_every_value_in_order() -> None:
 
 
 LISTEN = """
+import os, sys
 import jax
+import proximo, proximo.config, proximo.envs, proximo.experiment.runner, proximo.train.load, proximo.train.trainer
 from jax._src.xla_bridge import backends_are_initialized
 
 heard, update = [], jax.config.update
@@ -123,8 +125,14 @@ def listen(name, value):
     update(name, value)
 
 jax.config.update = listen
-{first}
-assert ("jax_cpu_enable_async_dispatch", False, False) in heard, heard
+assert not backends_are_initialized()
+for first in sys.argv[1:]:  # each in a process that has loaded everything, and computed nothing
+    if pid := os.fork():
+        assert os.waitpid(pid, 0)[1] == 0, first
+    else:
+        exec(first)
+        assert ("jax_cpu_enable_async_dispatch", False, False) in heard, heard
+        os._exit(0)
 """
 FIRST = {
     "trainer": "import proximo; proximo.PPOTrainer('jumanji/Maze-v0', preset=False)",
@@ -137,10 +145,9 @@ FIRST = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", FIRST)
-def test_jax_is_set_up_before_it_starts(first: str) -> None:
+def test_jax_is_set_up_before_it_starts() -> None:
     """The option is read once, when JAX first computes something in a process."""
     own = {name: value for name, value in os.environ.items() if name != "JAX_CPU_ENABLE_ASYNC_DISPATCH"}
-    code = LISTEN.format(first=FIRST[first])
-    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+    given = [sys.executable, "-c", LISTEN, *FIRST.values()]
+    done = subprocess.run(given, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

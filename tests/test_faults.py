@@ -51,6 +51,7 @@ SMALL: dict[str, Any] = dict(
     preset=False,
 )
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "train"]
+BEFORE_THE_HANG = 4  # updates of 16 steps, of which the last before step 80 of the environment is not complete
 FLAGS = ["--no-preset", "--set", "env.num_envs=4", "--set", "ppo.rollout_length=16", "--set", "ppo.minibatch_size=32"]
 FLAGS += ["--set", "ppo.epochs_per_update=1", "--set", "network.hidden_sizes=[16]", "--set", "eval.frequency=0"]
 
@@ -724,9 +725,10 @@ def commands() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def wait_for_rows(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for_rows(path: Path, process: subprocess.Popen[str], number: int = 1) -> None:
     rows = path / "metrics.jsonl"
-    assert wait_until(lambda: process.poll() is not None or (rows.exists() and rows.stat().st_size > 0), 60)
+    there = lambda: rows.exists() and rows.read_bytes().count(b"\n") >= number  # noqa: E731
+    assert wait_until(lambda: process.poll() is not None or there(), 60)
     assert process.stderr is not None
     assert process.poll() is None, process.stderr.read()
 
@@ -764,9 +766,9 @@ def test_workers_end_with_a_killed_trainer(
     env: str, start_method: Any, tmp_path: Path, commands: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = commands(f"faulty:{env}", tmp_path / "run", "--set", f"env.start_method={start_method}")
-    wait_for_rows(tmp_path / "run", process)
+    wait_for_rows(tmp_path / "run", process, BEFORE_THE_HANG if env == "Hang-v0" else 1)
     if env == "Hang-v0":
-        time.sleep(2)
+        time.sleep(0.5)
     children = session(process.pid)
     assert len(children) >= 2
     os.kill(process.pid, signal.SIGKILL)
@@ -803,8 +805,8 @@ def test_ctrl_c_twice_at_a_hang(tmp_path: Path, commands: Callable[..., subproce
     """The first waits for the step at hand, which never ends; the second does not."""
     path = tmp_path / "run"
     process = commands("faulty:Hang-v0", path)
-    wait_for_rows(path, process)
-    time.sleep(1)
+    wait_for_rows(path, process, BEFORE_THE_HANG)
+    time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.5)
     assert process.poll() is None

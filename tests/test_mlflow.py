@@ -105,10 +105,12 @@ def assert_complete(path: Path, rows: list[dict[str, Any]] | None = None) -> Non
 
 
 @pytest.fixture(scope="module")
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tracked(
+    tmp_path_factory: pytest.TempPathFactory, with_pictures: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Path:
     """A run that was tracked as users' are, from a process of its own."""
     path = tmp_path_factory.mktemp("tracked") / "runs" / "first"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, with_pictures():
         patch.setenv(process.SWITCH, "1")
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
         patch.setattr(process, "PATIENCE", 60.0)

@@ -294,14 +294,14 @@ def test_a_terminal_that_closes_stops_the_run_in_good_order(folder: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stopped_run_is_not_late(workers: int, folder: Path) -> None:
-    """Ctrl-Z for three times as long as an environment may take, in the middle of a step."""
+    """Ctrl-Z for twice as long as an environment may take, in the middle of a step."""
     out = folder / "out"
     flags = ["--set", "env.timeout=1", "--set", f"env.workers={workers}"]
     process = start([*words("workers", out, "faulty:Slow-v0", 10_000_000), *flags], folder)
     wait_for_rows(out, process)
-    for _ in range(3):
+    for _ in range(2):
         os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(3)
+        time.sleep(2)
         os.killpg(process.pid, signal.SIGCONT)
         time.sleep(0.3)
     size = len(lines(out))
@@ -313,7 +313,10 @@ def test_a_stopped_run_is_not_late(workers: int, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["workers", "experiment"])
-def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(kind: str, folder: Path) -> None:
+def test_threads_of_an_environment_do_not_keep_a_process_that_is_done(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGNALLED_GRACE", "1")
     out = folder / "out"
     flags = ["--set", "env.workers=0"]
     process = start([*words(kind, out, "faulty:Threaded-v0", 128), *flags], folder)

@@ -536,7 +536,7 @@ def snared(tmp_path: Path, trap: Callable[[], Any], workers: int, **settings: An
         pool.reset(0)
         record(pool, 4)
         states: Any = pool.get_states()
-    pool = pool_of(env, workers, timeout=1.0, **settings)
+    pool = pool_of(env, workers, timeout=0.5, **settings)
     pool.reset(0)
     (tmp_path / "armed").touch()
     return pool, states
@@ -555,7 +555,7 @@ def test_an_environment_that_fails_in_a_replay_is_not_restored(workers: int, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_step_of_a_replay_has_the_time_to_itself(workers: int, tmp_path: Path) -> None:
-    pool, states = snared(tmp_path, restorable.nap, workers)  # 1.2 seconds for each environment
+    pool, states = snared(tmp_path, restorable.nap, workers)  # 0.6 seconds for each environment
     with pool:
         assert pool.set_states(states), pool.notices
 
@@ -568,7 +568,7 @@ def test_hang_in_a_replay(workers: int, on_error: str, tmp_path: Path) -> None:
     with pool:
         if on_error == "stop":
             with pytest.raises(
-                EnvError, match=r"when its state was .*given back\) failed: .*did not answer within 1 s"
+                EnvError, match=r"when its state was .*given back\) failed: .*did not answer within 0\.5 s"
             ):
                 pool.set_states(states)
             return

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ def timeless(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, with_pictures: Callable[[], AbstractContextManager[None]]
+) -> tuple[Any, Any, Any]:
     path = tmp_path_factory.mktemp("runs") / "run"
     one = trainer(path, seed=5)
-    return one, one.train(), path
+    with with_pictures():
+        return one, one.train(), path
 
 
 @pytest.mark.slow

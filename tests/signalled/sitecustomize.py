@@ -4,6 +4,7 @@ signal to a run, at a given moment of it.
     SIGNALLED        phase, signal and target, such as "rollout TERM group"
     SIGNALLED_MARK   a file that whoever sends the signal makes: it is sent once
     SIGNALLED_MAIN   the process that the target is counted from, set here by the first one
+    SIGNALLED_GRACE  how many seconds threads may keep a process that is done, if not as many as users have
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ def within(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     return stopped_within
 
 
+def patch_processes(module: Any) -> None:
+    module.GRACE_SECONDS = float(os.environ.get("SIGNALLED_GRACE", module.GRACE_SECONDS))
+
+
 def patch_trainer(module: Any) -> None:
     if PHASE == "start":
         module.PPOTrainer.__init__ = first(module.PPOTrainer.__init__)
@@ -113,6 +118,8 @@ def patch_finish(module: Any) -> None:
         module.final_evaluation = stopped_within
     if PHASE == "pictures":
         module.draw_pictures = first(module.draw_pictures)
+    else:  # they take longer than training does
+        module.write_plots = lambda *_: []
 
 
 def patch_program(kind: str, learn: str) -> Callable[[Any], None]:
@@ -161,6 +168,7 @@ def patch_files(module: Any) -> None:
 
 
 PATCHES = {
+    "proximo.processes": patch_processes,
     "proximo.train.trainer": patch_trainer,
     "proximo.train.evaluations": patch_evaluations,
     "proximo.train.program": patch_program("CompiledProgram", "_run"),
