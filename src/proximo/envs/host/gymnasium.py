@@ -34,7 +34,6 @@ from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
-KNOWN = ("gymnasium", *(package for package, _ in PLUGINS.values()))
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
 PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
@@ -219,7 +218,7 @@ def _missing(error: ModuleNotFoundError, env_id: str | None) -> str:
 
 
 def _unknown(env_id: str) -> str:
-    module = None if ":" in env_id else find_module(env_id, KNOWN)
+    module = None if ":" in env_id else find_module(env_id)
     if module is not None:
         return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
     before, colon, name = env_id.rpartition(":")
