@@ -103,7 +103,7 @@ def test_what_is_not_there_is_said(home: Path) -> None:
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two packages, as pip would install them: one says by an entry point that it registers, one needs Gymnasium."""
     about = {
         "declared": ("Requires-Dist: numpy\n", "[gymnasium.envs]\n__root__ = declared_envs.all:register_fake\n"),
@@ -121,8 +121,10 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         package = tmp_path / f"{name}_envs"
         package.mkdir()
         (package / "__init__.py").write_text(FAKE.replace("fake", name) + "raise SystemExit('imported')")
-        (package / "far.py").write_text(f"names = ['Far{name}-v3']\n")
+        (package / "far.py").write_text(f"for name in ['Far{name}-v3']: register(name)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    installed.plugins.cache_clear()
+    yield
     installed.plugins.cache_clear()
 
 

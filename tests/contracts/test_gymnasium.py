@@ -254,7 +254,7 @@ class Uncopyable(host_probes.Walk):
     [
         ("CartPol-v1", "did you mean CartPole-v1"),
         ("CartPole", "did you mean CartPole-v1"),
-        ("no_such_module:Env-v0", "cannot be made: No module named 'no_such_module'"),
+        ("no_such_module:Env-v0", "cannot be made: there is no module no_such_module, neither"),
         ("gymnay/CartPole-v1", "did you mean gymnax/CartPole-v1"),
         (Uncopyable(), "hand in a factory instead"),
         (lambda: 5, "must return a gymnasium.Env, not builtins.int"),

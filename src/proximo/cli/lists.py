@@ -22,6 +22,7 @@ def envs(
 ) -> None:
     """List families of environments; with WORD, the ids of a family or a package, or all that contain it."""
     from proximo.envs import families
+    from proximo.envs.installed import plugins
 
     if not word:
         list_families()
@@ -34,7 +35,7 @@ def envs(
         with out.status(f"looking through {family.title}"):  # a family is imported for its ids
             ids = family.ids()
         found += list_ids(title, [i for i in ids if named or word.lower() in f"{family.title} {i}".lower()])
-    for module, ids in {} if named else other_packages().items():
+    for module, ids in {} if named else plugins().items():
         chosen = [i for i in ids if word.lower() in f"{module}:{i}".lower()]
         found += list_ids(f"[bold]{safe(module)}[/bold]  {BY_SOURCE}", [f"{module}:{env_id}" for env_id in chosen])
     if not found:
@@ -58,6 +59,7 @@ def list_ids(title: str, ids: list[str]) -> int:
 def list_families() -> None:
     """What there is, without importing any of it."""
     from proximo.envs import families
+    from proximo.envs.installed import plugins
     from proximo.presets import preset_ids
 
     tuned = preset_ids()
@@ -71,7 +73,7 @@ def list_families() -> None:
         own = [i for i in tuned if i.partition("/")[0] == family.prefix or (not family.prefix and not_of(i, names))]
         for env_id in own:
             out.print(f"  {safe(env_id)}  [dim]preset[/dim]")
-    for module, ids in other_packages().items():
+    for module, ids in plugins().items():
         out.print(f"[bold]{safe(module)}[/bold]  {BY_SOURCE}")
         for env_id in ids[:FEW]:
             out.print(f"  {safe(f'{module}:{env_id}')}")
@@ -86,14 +88,6 @@ def list_families() -> None:
 
 def not_of(env_id: str, prefixes: set[str]) -> bool:
     return env_id.partition("/")[0] not in prefixes
-
-
-def other_packages() -> dict[str, list[str]]:
-    """Packages that register with Gymnasium and have no family here, with their ids."""
-    from proximo.envs import families
-    from proximo.envs.installed import plugins
-
-    return plugins((*(family.package for family in families().values()), "ale_py", "minigrid", "proximo"))
 
 
 @app.command("settings")

@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from proximo.envs import families
 
 ENTRY_POINTS = "gymnasium.envs"
 """The group of entry points by which packages told earlier versions of Gymnasium what to import."""
@@ -16,12 +19,15 @@ NEEDS_GYMNASIUM = re.compile(r"^Requires-Dist:\s*gymnasium(?![\w.-])", re.MULTIL
 ID = r"[\w:./-]+-v\d+"
 REGISTERED = re.compile(rf"(?:\bid\s*=\s*|\bregister\(\s*)[\"']({ID})[\"']")
 MOST_FILES, LARGEST_FILE = 1000, 2**20
+NO_PLUGINS = {"ale_py", "minigrid", "proximo", "stable_baselines3"}
+"""Packages whose environments are known without a module before them, or that bring none."""
 
 
 @cache
-def plugins(known: tuple[str, ...]) -> dict[str, list[str]]:
-    """The modules to import, and the ids that they register as far as their source says so plainly; without the `known`
-    ones, which have a place of their own."""
+def plugins() -> dict[str, list[str]]:
+    """The modules to import, and the ids that they register as far as their source says so plainly; without families,
+    which have a place of their own."""
+    known = _known()
     found: dict[str, list[str]] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         found.setdefault(entry.value.partition(":")[0].removesuffix(".__init__").strip(), [])
@@ -33,16 +39,20 @@ def plugins(known: tuple[str, ...]) -> dict[str, list[str]]:
     return {module: ids for module, ids in chosen.items() if ids or module in declared}
 
 
-def find_module(env_id: str, known: tuple[str, ...]) -> str | None:
-    """The module of an installed package whose source names `env_id`, if there is one."""
+def find_module(env_id: str) -> str | None:
+    """The module of an installed package whose source registers `env_id`, if there is one."""
     quoted = re.compile(rf"[\"']{re.escape(env_id)}[\"']")
-    for module, ids in plugins(known).items():
+    for module, ids in plugins().items():
         if env_id in ids:
             return module
-    for package in _dependents():
-        if package not in known and any(quoted.search(text) for text in _texts(package, "*.py")):
+    for package in (package for package in _dependents() if package not in _known()):
+        if any("register(" in text and quoted.search(text) for text in _texts(package, "*.py")):
             return package
     return None
+
+
+def _known() -> set[str]:
+    return NO_PLUGINS | {family.package for family in families().values()}
 
 
 def _dependents() -> list[str]:
@@ -55,7 +65,8 @@ def _dependents() -> list[str]:
     return sorted(found)
 
 
-def _top_names(dist: importlib.metadata.Distribution) -> set[str]:
+def _top_names(dist: Any) -> set[str]:
+    # Not always one of importlib.metadata's: who imports the backport of it gets that one's.
     files = [file for file in dist.files or [] if file.suffix == ".py" and len(file.parts) > 1]
     names = {file.parts[0] for file in files if file.parts[0].isidentifier()}
     return names or {(dist.name or "").replace("-", "_")}

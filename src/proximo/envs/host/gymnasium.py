@@ -34,10 +34,6 @@ from proximo.spaces import to_mask
 
 # Where an id or its code comes from, and the extra that installs it.
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
-# Packages whose environments are found without being imported by name, these and those of other families.
-PACKAGES = ("gymnasium", "brax", "envpool", "gymnax", "jaxmarl", "jumanji", "pettingzoo")
-KNOWN = (*PACKAGES, *(package for package, _ in PLUGINS.values()))
-VERSIONED = re.compile(r"-v\d+$")
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
 PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
@@ -222,7 +218,7 @@ def _missing(error: ModuleNotFoundError, env_id: str | None) -> str:
 
 
 def _unknown(env_id: str) -> str:
-    module = find_module(env_id, KNOWN) if VERSIONED.search(env_id) and ":" not in env_id else None
+    module = None if ":" in env_id else find_module(env_id)
     if module is not None:
         return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
     before, colon, name = env_id.rpartition(":")
