@@ -727,7 +727,10 @@ def commands() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def wait_for_rows(path: Path, process: subprocess.Popen[str], number: int = 1) -> None:
     rows = path / "metrics.jsonl"
-    there = lambda: rows.exists() and rows.read_bytes().count(b"\n") >= number  # noqa: E731
+
+    def there() -> bool:
+        return rows.exists() and rows.read_bytes().count(b"\n") >= number
+
     assert wait_until(lambda: process.poll() is not None or there(), 60)
     assert process.stderr is not None
     assert process.poll() is None, process.stderr.read()

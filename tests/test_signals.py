@@ -1,6 +1,6 @@
 """Signals to a run: at each of its moments it ends in good order, can be gone on with, and leaves no process behind.
 
-`signalled/sitecustomize.py` sends them. `make test-faults` runs the whole matrix, `make test` a sample of it.
+`signalled.py` sends them. `make test-faults` runs the whole matrix, `make test` a sample of it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def start(
     **keywords: Any,
 ) -> subprocess.Popen[str]:
     """A process of the command line in a session of its own, which is sent a signal on the way."""
-    places = os.pathsep.join([str(TESTS / "signalled"), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    places = os.pathsep.join([str(TESTS / "started"), str(TESTS), os.environ.get("PYTHONPATH", "")])
     own = {"SIGNALLED": what, "SIGNALLED_MARK": str(folder / "mark"), "PYTHONPATH": places}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
     return subprocess.Popen(

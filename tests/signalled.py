@@ -1,5 +1,5 @@
-"""Loaded by every Python process that `test_signals.py` starts, because its folder comes first on their path: sends one
-signal to a run, at a given moment of it.
+"""Loaded by every Python process that `test_signals.py` starts, see `started/sitecustomize.py`: sends one signal to a
+run, at a given moment of it.
 
     SIGNALLED        phase, signal and target, such as "rollout TERM group"
     SIGNALLED_MARK   a file that whoever sends the signal makes: it is sent once
