@@ -57,10 +57,13 @@ MEMORY: list[float] = []
 
 # Drawing hundreds of runs would take longer than training them; what is about pictures is marked so. Not drawn either
 # by the processes that tests start: `started/sitecustomize.py`.
-WRITE_PLOTS, PLACES = proximo.train.finish.write_plots, os.environ.get("PYTHONPATH", "")
+STARTED = str(Path(__file__).parent / "started")
+GIVEN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+WRITE_PLOTS = proximo.train.finish.write_plots
+PLACES = os.pathsep.join(place for place in GIVEN if place not in ("", STARTED))  # a process of `-n` has it already
 proximo.train.finish.write_plots = lambda *_: []
-os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "started"), *filter(None, [PLACES])])
-sys.path.append(str(Path(__file__).parent / "started"))  # which the processes of experiments are given
+os.environ["PYTHONPATH"] = os.pathsep.join([STARTED, *filter(None, [PLACES])])
+sys.path.append(STARTED)  # which the processes of experiments are given
 
 
 @contextmanager

@@ -8,6 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,10 @@ SMALL: dict[str, Any] = dict(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With its pictures: the fixture that leaves them out is of single tests."""
+def run(tmp_path_factory: pytest.TempPathFactory, with_pictures: Callable[[], AbstractContextManager[None]]) -> Path:
     path = tmp_path_factory.mktemp("run") / "cartpole"
-    PPOTrainer("CartPole-v1", preset=False, total_timesteps=640, eval_frequency=2, out=path, **SMALL).train()
+    with with_pictures():
+        PPOTrainer("CartPole-v1", preset=False, total_timesteps=640, eval_frequency=2, out=path, **SMALL).train()
     return path
 
 

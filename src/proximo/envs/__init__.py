@@ -8,11 +8,10 @@ import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from proximo.envs.arguments import Kwargs, Wrappers, check_taken, is_known, wrapper_parts
+from proximo.envs.arguments import Kwargs, WithKwargs, Wrappers, check_taken, is_known, wrapper_parts
 from proximo.errors import OtherKind, UserError, quoted
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def make(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> Jax
     if isinstance(env, str):
         return _by_id(env, kwargs or {}, wrappers)
     if _is_factory(env):
-        return _wrapped(FAMILIES[""], partial(env, **kwargs) if kwargs else env, wrappers)
+        return _wrapped(FAMILIES[""], WithKwargs(env, **kwargs) if kwargs else env, wrappers)
     if kwargs:
         raise UserError(
             f"This {type(env).__name__} is made already, and takes no env.kwargs={quoted(dict(kwargs))}; hand in a "

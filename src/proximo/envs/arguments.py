@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,10 @@ NOTHING: Kwargs = MappingProxyType({})
 NAME = "name"
 LONGEST = 200
 """Letters of an environment's error in a sentence."""
+
+
+class WithKwargs(partial[Any]):
+    """A factory of the user's, called with `env.kwargs`. Keywords that it has from elsewhere are its own."""
 
 
 def env_key(env: EnvConfig) -> str:

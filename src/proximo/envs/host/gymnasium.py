@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
-from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
+from proximo.envs.arguments import NOTHING, Kwargs, WithKwargs, Wrappers, refused
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
@@ -94,7 +94,7 @@ def wrap(env: Any, wrappers: Wrappers = ()) -> GymnasiumSource:
             f"and say how many there shall be with num_envs."
         )
     if not isinstance(env, gymnasium.Env):
-        source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=getattr(env, "keywords", {}))
+        source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=env.keywords if isinstance(env, WithKwargs) else {})
         source.check_fresh()
         return source
     try:

@@ -24,7 +24,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport
 
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs.api import Roster
-from proximo.envs.arguments import NOTHING, Kwargs, Wrappers, refused
+from proximo.envs.arguments import NOTHING, Kwargs, WithKwargs, Wrappers, refused
 from proximo.envs.grouping import team_spec
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
@@ -113,7 +113,7 @@ def wrap(env: Any, wrappers: Wrappers = ()) -> PettingZooSource:
     """A source from an environment object, of which each slot gets a copy, or from a factory; inside of `wrappers`."""
     if not accepts(env):
         factory = partial(parallel, Fresh(env), tuple(wrappers))
-        source = PettingZooSource(factory, None, kwargs=getattr(env, "keywords", {}))
+        source = PettingZooSource(factory, None, kwargs=env.keywords if isinstance(env, WithKwargs) else {})
         source.check_fresh()
         return source
     kind = type(env.unwrapped).__name__
