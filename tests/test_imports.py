@@ -22,11 +22,12 @@ ROOT = Path(proximo.__file__).parent
 # its own modules.
 ALLOWED = {
     "_version": "",
-    "compile": "",
+    "compile": "program_cache",
     "credentials": "",
     "errors": "",
     "host_seeds": "",
     "processes": "",
+    "program_cache": "run_dir.files",
     "spaces": "types",
     "types": "",
     "run_dir.files": "",
