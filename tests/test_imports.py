@@ -50,8 +50,9 @@ ALLOWED = {
     "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
+    "fleet": "compile config display envs errors ppo processes run_dir settings train",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
+    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
