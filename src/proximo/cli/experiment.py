@@ -16,6 +16,7 @@ from proximo.cli.common import (
     Preset,
     Quiet,
     Trust,
+    WithSettings,
     app,
     check_loudness,
     chosen_preset,
@@ -42,7 +43,7 @@ Examples:
 """
 
 
-@app.command(help=EXPERIMENT_HELP)
+@app.command(cls=WithSettings, help=EXPERIMENT_HELP)
 def experiment(
     what: Annotated[
         str | None, typer.Argument(metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False)

@@ -17,6 +17,7 @@ from proximo.cli.common import (
     Quiet,
     Trust,
     Verbose,
+    WithSettings,
     app,
     check_loudness,
     chosen_preset,
@@ -54,7 +55,7 @@ Examples:
 CHANGED = "--set changes them, `proximo settings` lists them, `proximo experiment` compares."
 
 
-@app.command(help=TRAIN_HELP)
+@app.command(cls=WithSettings, help=TRAIN_HELP)
 def train(
     env: Annotated[
         str | None,
