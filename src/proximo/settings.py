@@ -234,11 +234,23 @@ def find_keyword(name: str) -> Setting:
     return (by_name or by_path or [find_setting(name)])[0]
 
 
+def choices(declared: Setting) -> list[str]:
+    """The values that can be spelled out for a setting: of a choice all, of a switch both, else none."""
+    parts = typing.get_args(declared.type) if _is_union(declared.type) else (declared.type,)
+    found = [value for part in parts if typing.get_origin(part) is typing.Literal for value in typing.get_args(part)]
+    found += ["true", "false"] if bool in parts else []
+    return [*found, *(["null"] if types.NoneType in parts else [])]
+
+
+def _is_union(expected: Any) -> bool:
+    return typing.get_origin(expected) in (types.UnionType, typing.Union)
+
+
 def _describe(expected: Any) -> str:
     origin, args = typing.get_origin(expected), typing.get_args(expected)
     if origin is typing.Literal:
         return ", ".join(map(str, args)) if len(args) == 1 else "one of " + ", ".join(map(str, args))
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(expected):
         return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
     if origin is tuple and args[0] is int:
         return "a list of whole numbers such as [64, 64]"
@@ -259,7 +271,7 @@ def _describe(expected: Any) -> str:
 def _convert(value: Any, expected: Any) -> Any:
     """`value` as the type `expected`; raises ValueError where it is not one."""
     origin, args = typing.get_origin(expected), typing.get_args(expected)
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(expected):
         for choice in args:
             with contextlib.suppress(ValueError, OverflowError):
                 return _convert(value, choice)

@@ -6,12 +6,14 @@ import dataclasses
 import os
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from proximo import settings
+from proximo.cli.completion import preset_names, run_names
 from proximo.display.printing import make_rich
 from proximo.errors import UserError
 from proximo.hints import ELSEWHERE
@@ -85,7 +87,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
 
 Preset = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Start from the preset of this name, such as documents.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Start from the preset of this name, such as documents.", autocompletion=preset_names
+    ),
 ]
 NoPreset = Annotated[
     bool, typer.Option("--no-preset", help="Start from the defaults, not from the environment's preset.")
@@ -102,6 +107,13 @@ EnvArguments = Annotated[
         "--env-arg",
         metavar="NAME=VALUE",
         help="An argument that the environment is made with, such as gravity=-5 (env.kwargs); repeatable.",
+    ),
+]
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run directory, or its name under runs/.", show_default=False, autocompletion=run_names
     ),
 ]
 
