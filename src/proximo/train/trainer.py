@@ -14,6 +14,7 @@ from proximo.config import Config
 from proximo.display.console import Console, Display, Messages
 from proximo.envs.grouping import with_groups
 from proximo.errors import UserError
+from proximo.hints import TRAINER_METHODS, HintsAtNames
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
@@ -70,7 +71,7 @@ RESTART = "--restart-schedules (`restart_schedules=True`)"
 RESTART_LATER = "PPOTrainer.resume(run, steps=..., restart_schedules=True)"
 
 
-class PPOTrainer:
+class PPOTrainer(HintsAtNames):
     """Trains a policy with PPO, and leaves a run directory behind.
 
         trainer = PPOTrainer(env="CartPole-v1", target_reward=475.0)
@@ -88,6 +89,8 @@ class PPOTrainer:
     and `optimizer` are a function and a transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block
     of statistics after every update.
     """
+
+    _others = TRAINER_METHODS
 
     def __init__(
         self,
