@@ -23,7 +23,7 @@ def no_end(episodes: int, steps: int, max_steps: int | None) -> str | None:
         return None
     return (
         f"No episode ended within {steps:,} steps of each environment: there is no return to report, and no "
-        f"end to learn from. Let the environment say terminated or truncated, or cut episodes with env.max_steps_per_episode."
+        f"end to learn from. Let the environment say terminated or truncated, or set env.max_steps_per_episode."
     )
 
 
