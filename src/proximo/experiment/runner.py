@@ -46,7 +46,7 @@ from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import settled
-from proximo.train.setup import named_own
+from proximo.train.setup import named_own, of_its_size
 from proximo.train.trust import check_trust
 
 
@@ -82,7 +82,12 @@ def run_multiple_experiments(
         given = settings.from_mapping(config or {}, "config")
     flags = settings.from_keywords(keywords) | {"ppo.own": named_own(own)}
     named = isinstance(env, str | list | tuple) or env is None
-    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [_name_of(env, given | flags)]
+    if named:
+        ids = env_list(env if env is not None else given.get("env.id"), "env")
+    else:
+        asked = given | flags
+        source = envs.make(env, asked.get("env.kwargs"), asked.get("env.wrappers", ()))
+        ids, flags = [source.spec.id], flags | of_its_size(source, asked)
     first = flags.pop("seed", given.pop("seed", 0))
     given.pop("env.id", None)
     chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
@@ -184,11 +189,6 @@ def find_compiled(runs: Sequence[PlannedRun], env: Any) -> set[str]:
             made[key] = envs.make_configured(run.config.env, env)
         settled(run.config, with_groups(made[key], run.config.agents).spec.groups)
     return {run.config.env.id for run in runs if not isinstance(made[env_key(run.config.env)], envs.HostSource)}
-
-
-def _name_of(env: Any, given: settings.Values) -> str:
-    """The id of an environment that was handed in."""
-    return envs.make(env, given.get("env.kwargs"), given.get("env.wrappers", ())).spec.id
 
 
 class Slots:

@@ -22,7 +22,7 @@ from proximo.errors import UserError
 from proximo.rollout.episodes import Running, any_member, count_episodes
 from proximo.rollout.evaluate import Cuts, Evaluator, Played, QuotaEvaluator, step_limit
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
-from proximo.spaces import Path, build, pick, shown
+from proximo.spaces import Path, build, pick, shown, stacked
 from proximo.types import PyTree
 
 Act = Callable[[PyTree, PyTree], Any]
@@ -140,7 +140,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not groups.many:
         ((name, group),) = groups.items()
         obs, mask = _of(now.groups[name], 0)
-        return {name: _stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
+        return {name: stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
     seen, masks = {}, {}
     for name, group in groups.items():
         step = now.groups[name]
@@ -155,7 +155,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if lacking := [agent for agent in seen if agent not in actions]:
         raise UserError(f"The actions lack that of {lacking[0]}, who is there and acts.")
     return {
-        name: _stacked(
+        name: stacked(
             group.action_space,
             [
                 _member(group.action_space, actions[agent]) if agent in seen else _any(group.action_space)
@@ -188,7 +188,3 @@ def _member(space: spaces.Space[Any], action: Any) -> PyTree:
         raise UserError(f"The agent's action{shown(path)} is {action!r:.80}, which is not in {own}.")
 
     return build(space, leaf)
-
-
-def _stacked(space: spaces.Space[Any], actions: list[PyTree]) -> PyTree:
-    return build(space, lambda path, _: np.stack([pick(action, path) for action in actions]))
