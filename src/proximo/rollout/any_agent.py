@@ -88,9 +88,10 @@ class AnyPlay:
         self._env: HostEnv | None = None
         if isinstance(source, HostSource):
             self._env = source.open_envs(1, env)
-            self._steps = _host_steps(self._env, seed)
+            self._steps = host_steps(self._env, seed)
         else:
-            self._steps = _compiled_steps(VectorizedEnv(source, 1, env.max_steps_per_episode), seed)
+            vector = VectorizedEnv(source, 1, env.max_steps_per_episode)
+            self._steps = compiled_steps(jit(vector.reset), jit(vector.step), seed)
 
     def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         running: Running = (
@@ -116,17 +117,18 @@ class AnyPlay:
             self._forget()
 
 
-def _compiled_steps(env: VectorizedEnv, seed: int) -> Any:
-    """A generator that is sent actions, and gives what the environment then reports."""
-    key, step, number = evaluation_key(seed), jit(env.step), 0
-    state, now = jit(env.reset)(key)
+def compiled_steps(reset: Callable[..., Any], step: Callable[..., Any], seed: int) -> Any:
+    """A generator that is sent actions, and gives what a `CompiledEnv` with these methods then reports."""
+    key, number = evaluation_key(seed), 0
+    state, now = reset(key)
     while True:
         action = yield jax.tree.map(np.asarray, now)
         state, now = step(jax.random.fold_in(key, number), state, action)
         number += 1
 
 
-def _host_steps(env: HostEnv, seed: int) -> Any:
+def host_steps(env: HostEnv, seed: int) -> Any:
+    """The same of host environments, which are in one part."""
     now = env.reset(seed + EVALUATION_OFFSET)
     while True:
         env.notices.clear()

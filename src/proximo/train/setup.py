@@ -148,7 +148,7 @@ def of_its_size(source: Any, known: settings.Values, base: Config | None = None)
     if named not in (size, plain) or known.get("env.num_envs", size) != size:
         raise UserError(
             f"The vector environment {source.spec.id} has {size} environments, and env.num_envs={named} asks for "
-            f"others; leave that out, or hand in a factory, env=lambda num_envs: ..., that makes as many as are asked for."
+            f"others; leave that out, or hand in a factory, env=lambda num_envs: ..., that makes as many as asked for."
         )
     return {"env.num_envs": size}
 
