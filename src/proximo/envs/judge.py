@@ -14,6 +14,8 @@ from proximo.spaces import Path, shown
 LARGE_SPREAD, SMALL_SPREAD = 30.0, 1 / 30
 """Standard deviations of the discounted return outside of which a critic that learns from raw rewards is slow."""
 MOST_NAMED = 5
+LIKE_A_LIMIT = 3
+"""Episodes of one length that look like a limit."""
 
 
 def no_end(episodes: int, steps: int, max_steps: int | None) -> str | None:
@@ -91,3 +93,47 @@ def idle_actions(names: Sequence[str], steps: int) -> str | None:
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def same_length(lengths: Sequence[int], terminated: int) -> str | None:
+    """Of the lengths of ended episodes, of which some `terminated`: what looks like a limit on time should be one."""
+    if len(lengths) < LIKE_A_LIMIT or terminated < len(lengths) or len(set(lengths)) > 1:
+        return None
+    return (
+        f"All {len(lengths)} episodes terminated after exactly {lengths[0]:,} steps. If that is a limit on time, let "
+        f"step() return it as truncated: a policy then learns that things would have gone on."
+    )
+
+
+def unbounded_actions(names: Sequence[str]) -> str | None:
+    """Of the continuous parts of actions that have no bounds."""
+    if not names:
+        return None
+    return (
+        f"{_listed(names)} has no bounds: the policy begins near 0 with a standard deviation of 1 "
+        f"(network.initial_std), whatever is usual there. Give the action space bounds, to which actions are scaled."
+    )
+
+
+def duration_of(steps: int, per_second: float) -> str:
+    """How long `steps` steps take, in words."""
+    seconds = steps / max(per_second, 1e-9)
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.0f} seconds"
+
+
+def not_repeated(step: int | None) -> str | None:
+    """Of the first step, 0 for the reset, at which the same seed and the same actions led to something else."""
+    if step is None:
+        return None
+    if step == 0:
+        return (
+            "Two resets with the same seed show different things: runs cannot be repeated. Draw random numbers from "
+            "self.np_random, which super().reset(seed=seed) seeds."
+        )
+    return (
+        f"The same seed and the same actions lead somewhere else at step {step:,}: runs cannot be repeated to the bit. "
+        f"It draws on something that its seed does not set."
+    )
