@@ -152,13 +152,15 @@ def chosen_preset(name: str | None, none: bool) -> bool | str:
     return name if name is not None else not none
 
 
-def check_loudness(quiet: bool, verbose: bool = False) -> None:
-    """Refuse both; and with `quiet`, have libraries say nothing either, also in the processes of environments."""
+def check_loudness(quiet: bool, verbose: bool = False) -> int:
+    """How much is shown, as `verbose` of PPOTrainer; both are refused. With `quiet`, libraries say nothing either, also
+    in the processes of environments."""
     if quiet and verbose:
         raise UserError("--quiet and --verbose cannot be used together.")
     if quiet:
         warnings.simplefilter("ignore")
         os.environ["PYTHONWARNINGS"] = "ignore"
+    return 0 if quiet else 2 if verbose else 1
 
 
 def flag(name: str, path: str, text: str) -> Any:

@@ -102,7 +102,7 @@ def train(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     which = chosen_preset(preset, no_preset)
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
     named |= {"train.start_from": start, "train.start_partial": partial or None}
@@ -116,7 +116,7 @@ def train(
         )
     held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.presets import remarks, without_preset
     from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
@@ -124,7 +124,7 @@ def train(
     tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
-    trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
+    trainer = PPOTrainer(config=resolved, out=out_dir, console=make_console(loudness))
     if unfit or (not isinstance(which, str) and not tuned and config is None):
         said.append(without_preset(trainer.config, CHANGED, unfit))
     for sentence in () if quiet else said:
@@ -174,16 +174,16 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     from proximo.run_dir.read import find_run
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.train.trainer import PPOTrainer
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
-    console = Console() if quiet else Display(verbose)
+    console = make_console(loudness)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
     run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes))
 
