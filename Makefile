@@ -22,7 +22,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 ARGS="--seed 3"
-	$(BIN)/proximo train $(ENV) $(ARGS)
+	@$(BIN)/proximo train $(ENV) $(ARGS)
+	@echo "proximo is installed in $(VENV): run '. $(BIN)/activate' once in this shell, or call $(BIN)/proximo."
 
 test: $(VENV)/.installed-dev  ## Lint, type check and every test but the long learning ones
 	$(BIN)/ruff check .

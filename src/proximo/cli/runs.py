@@ -20,7 +20,7 @@ def runs_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
     """List the runs under runs/, the newest first: environment, steps, return, state and time."""
-    from proximo.display.tables import runs_table
+    from proximo.display.tables import runs_lines
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import best_of, list_runs
@@ -30,7 +30,8 @@ def runs_command(
     if as_json:
         typer.echo(to_json([run.as_json() for run in chosen]))
     elif chosen:
-        out.print(runs_table(chosen), soft_wrap=False)
+        for line in runs_lines(chosen, out.width if out.is_terminal else None):
+            out.print(line)
     else:
         out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +28,9 @@ from proximo.cli.common import (
     with_env_arguments,
 )
 from proximo.cli.completion import assigned_settings, env_ids, run_names
-from proximo.display.printing import make_rich, safe
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import UserError
+from proximo.run_dir.files import shown
 from proximo.run_dir.saved import held_layer
 
 TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
@@ -128,12 +130,16 @@ def train(
     if unfit or (not isinstance(which, str) and not tuned and config is None):
         said.append(without_preset(trainer.config, CHANGED, unfit))
     for sentence in () if quiet else said:
-        out.print(f"[dim]{safe(sentence)}[/dim]")
-    run_to_end(trainer)
+        say(out, safe(sentence), "dim")
+    run_to_end(trainer, quiet)
 
 
-def run_to_end(trainer: Any) -> None:
+def run_to_end(trainer: Any, quiet: bool) -> None:
+    """Train, and say what can be done next with the run."""
     trainer.train()
+    if not quiet:
+        command = "evaluate" if trainer.interrupted_by is None else "resume"
+        out.print(f"[bold]{'next':<12}[/bold]proximo {command} {safe(shlex.quote(shown(trainer.path)))}")
     if trainer.interrupted_by is not None:
         raise typer.Exit(128 + trainer.interrupted_by)
 
@@ -185,7 +191,7 @@ def resume(
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
     console = make_console(loudness)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
-    run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes))
+    run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes), quiet)
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
@@ -283,7 +289,7 @@ def evaluate(
         found = (Returns.of(summaries[LIKELY]), Returns.of(summaries[DRAWN]))
         notices += difference_in_words(*found, str(path))
     for notice in notices:
-        messages.print(safe(notice), style="dim")
+        say(messages, safe(notice), "dim")
     if as_json:
         about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
         about |= {"deterministic": kinds[0] == LIKELY, "actions": chosen}
