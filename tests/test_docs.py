@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 import proximo
 from proximo.cli.common import app
+from proximo.plots.pictures import PICTURES
+from proximo.settings import SETTINGS, from_assignments
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,3 +65,24 @@ def test_the_reference_lists_what_can_be_imported() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(name for name in proximo.__all__ if name != "__version__")
     assert all(getattr(proximo, name).__doc__ for name in listed)
+
+
+SECTIONS = sorted({path.partition(".")[0] for path in SETTINGS if "." in path})
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_troubleshooting_names_settings_and_plots_that_there_are() -> None:
+    words = set(re.findall(r"`([^`\n]+)`", TROUBLESHOOTING))
+    settings = {word.partition("=")[0] for word in words if re.match(rf"({'|'.join(SECTIONS)})\.[a-z_]+", word)}
+    assert len(settings) > 30
+    assert settings <= set(SETTINGS)
+    plots = {word for word in words if word.startswith("plots/")}
+    assert len(plots) == 3
+    assert plots <= {f"plots/{name}.png" for name in PICTURES}
+    for word in (one for one in words if "=" in one and one.partition("=")[0] in SETTINGS):
+        from_assignments([word])
+
+
+def test_troubleshooting_leads_to_its_own_sections() -> None:
+    titles = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", TROUBLESHOOTING, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", TROUBLESHOOTING)) == titles

@@ -41,7 +41,7 @@ def test_a_run_stays_on_one_line_of_80_columns(env: str, state: str) -> None:
 
 def test_environments_are_cut_before_columns_are_left_out() -> None:
     long = lines([run("short", "a-rather-long-id-of-an-environment-v0")], 70)
-    assert long[1].startswith("short  a-rather-long-id-o…  ")
+    assert long[1].startswith("short  a-rather-long-id-of…  ")
     assert "environment" not in lines([run(state="interrupted")], 80)[0]
     assert lines([run()], 60)[0].split() == ["run", "steps", "return", "state"]
     assert lines([run()], 20)[1].split()[0] == NAME, "a name is never cut"
