@@ -73,7 +73,7 @@ TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf
 
 def test_troubleshooting_names_settings_and_plots_that_there_are() -> None:
     words = set(re.findall(r"`([^`\n]+)`", TROUBLESHOOTING))
-    settings = {word.partition("=")[0] for word in words if re.match(rf"({'|'.join(SECTIONS)})\.[a-z_]+", word)}
+    settings = {word.partition("=")[0] for word in words if re.match(rf"({'|'.join(SECTIONS)})\.[a-z_]+(=|$)", word)}
     assert len(settings) > 30
     assert settings <= set(SETTINGS)
     plots = {word for word in words if word.startswith("plots/")}

