@@ -16,11 +16,9 @@ FEW = 5
 
 @app.command()
 def envs(
-    word: Annotated[
-        str, typer.Argument(metavar="[WORD]", help="A family or a package, or part of the ids that are looked for.")
-    ] = "",
+    word: Annotated[str, typer.Argument(metavar="[WORD]", help="A family, a package, or part of an id.")] = "",
 ) -> None:
-    """List families of environments; with WORD, the ids of a family or a package, or all that contain it."""
+    """List the families of environments; with WORD, all ids of a family or a package, or all that contain WORD."""
     from proximo.envs import families
     from proximo.envs.installed import plugins
 
@@ -80,9 +78,9 @@ def list_families() -> None:
         if len(ids) > FEW:
             out.print(f"  [dim]and {len(ids) - FEW:,} more[/dim]")
     out.print(
-        "[dim]These are the families, and the environments with a preset. `proximo envs gymnax` lists all of a family "
-        "or a package, `proximo envs pong` all that have this in their ids; every id that Gymnasium knows can be "
-        "trained on, and `module:Id` imports the module first.[/dim]"
+        "[dim]These are the families, and the environments with a preset. `proximo envs gymnax` lists a whole family "
+        "or package, and `proximo envs pong` every id that contains this word. Every id that Gymnasium knows can be "
+        "trained on; `module:Id` imports the module first.[/dim]"
     )
 
 

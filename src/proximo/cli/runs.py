@@ -19,7 +19,7 @@ def runs_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
-    """List the runs under runs/, the newest first: environment, steps, return, state and time."""
+    """List the runs under runs/, newest first, with their environment, steps, return and state."""
     from proximo.display.tables import runs_lines
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
@@ -46,7 +46,7 @@ def sync_command(
         str | None, typer.Option(metavar="URI", help="Where to send it; by default where the run was tracked.")
     ] = None,
 ) -> None:
-    """Send to MLflow what it lacks of RUN: after an outage, or if the run was not tracked."""
+    """Send MLflow what it is missing of RUN, after an outage or if the run was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
     from proximo.run_dir.directory import RUNS

@@ -194,7 +194,7 @@ def summary(result: Record, path: Path) -> list[tuple[str, str]]:
     if "win_rate" in played:
         won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
         rows.append(("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
-    for kind, title in (("stochastic", "drawn"), ("deterministic", "most likely")):
+    for kind, title in (("stochastic", "sampled"), ("deterministic", "most likely")):
         if f"{kind}/return_mean" in played:
             mean, std = (number(played[f"{kind}/return_{name}"]) for name in ("mean", "std"))
             rows.append(("", f"{mean} ± {std} with {title} actions (eval.actions=both)"))
