@@ -631,7 +631,7 @@ def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency: int, tmp_p
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"selfplay": 0.1}, "agents.selfplay=0.1 of 4 environments is none"),
+        ({"selfplay": 0.1}, "agents.selfplay=0.1 of 4 environments is less than one"),
         ({"selfplay": 0.5, "sides": {"all": ("one", "other")}}, "needs two sides"),
         ({"selfplay": 0.5, "sides": {"a": ("one",)}}, "must name each agent once"),
     ],

@@ -493,7 +493,7 @@ def check(config: Config) -> Config:
                 f"set the schedule to linear or cosine, or leave the end out."
             )
     if config.stop.on == "evaluation" and config.stop.target_reward is not None and not config.eval.frequency:
-        raise UserError("stop.on=evaluation needs evaluations on the way; set eval.frequency to 1 or more.")
+        raise UserError("stop.on=evaluation needs evaluations during training; set eval.frequency to 1 or more.")
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."

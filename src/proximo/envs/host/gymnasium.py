@@ -60,7 +60,7 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSo
                 raise UserError(f'{name} needs the package {package}; pip install "proximo[{extra}]"')
             importlib.import_module(package)
     if ":" in name and not MODULE_AND_ID.fullmatch(name):
-        raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
+        raise UserError(f"{name} is not an environment id; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
     if ":" in name:
         look_here_for(name.partition(":")[0])
     if ":" not in name and name not in gymnasium.registry:
