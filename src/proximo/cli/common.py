@@ -69,7 +69,7 @@ def option_hint(option: str, given: list[str], known: dict[str, bool]) -> str | 
     value = dict(text.split("=", 1) for text in given if "=" in text).get(option, following)
     told = "VALUE" if value.startswith("--") else value
     forms = [f"--set {one}={told}" for one in meant]
-    if (own := FLAGS.get(meant[0])) in known:
+    if (own := FLAGS.get(meant[0], "")) in known:
         forms = [own if known[own] else f"{own} {told}"]
     return f"write {' or '.join(forms)}{settings.difference(name)}"
 

@@ -110,8 +110,8 @@ class Display(Console):
         if self.rich.is_jupyter and not self.verbose:
             self._area = NotebookArea(self._picture)
         elif self.rich.is_terminal and not self.verbose:
-            redrawn = {"console": self.rich, "transient": True, "refresh_per_second": 8}
-            self._area = Live(get_renderable=self._picture, **redrawn)
+            drawn = self._picture
+            self._area = Live(console=self.rich, get_renderable=drawn, transient=True, refresh_per_second=8)
         if self._area:
             self._area.start()
         return self
