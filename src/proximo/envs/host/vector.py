@@ -152,11 +152,10 @@ def _numbered(factory: Callable[..., Any], name: str, number: int) -> Any:
 def made_again(env: Any) -> Make | None:
     """How to make another one like the object `env`: as `gymnasium.make_vec` made it, or a copy; None where neither can
     be."""
-    spec = None if is_vec_env(env) or env.unwrapped is not env else env.spec
-    if spec is not None:
-        return lambda _: gymnasium.make_vec(copy.deepcopy(spec))
     if any(has_processes(layer) for layer in layers(env)):
-        return None
+        return None  # nor are processes forked here again: JAX has threads
+    if not is_vec_env(env) and env.unwrapped is env and env.spec is not None:
+        return lambda _: gymnasium.make_vec(copy.deepcopy(env.spec))
     try:
         copy.deepcopy(env).close()
     except Exception:
