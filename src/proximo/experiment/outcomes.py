@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proximo.run_dir.directory import CONFIG, METRICS
+from proximo.run_dir.directory import CONFIG, ERROR, METRICS
 from proximo.run_dir.read import UNREADABLE, RunStatus, finite, read_rows, read_status
 
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""
 MISSING, DAMAGED = "missing", "damaged"
-ERROR = "error.txt"
-"""In the folder of a run: what ended the last attempt."""
 
 
 class Curve(NamedTuple):
@@ -79,7 +77,7 @@ def _curve(rows: list[dict[str, Any]], status: RunStatus) -> Curve:
     recent = _known((row["step"], row.get("recent/return_mean")) for row in rows)
     played = _known((row["step"], row.get("eval/return_mean")) for row in rows)
     final = finite(((status.result or {}).get("final_eval") or {}).get("return_mean"))
-    if final is not None:
+    if final is not None and status.state == "complete":
         played[float(status.steps)] = final
     return Curve(tuple(recent), tuple(recent.values()), tuple(played), tuple(played.values()))
 

@@ -35,12 +35,17 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     """The values to start from: the environment's own (True), none (False), or those that have a name."""
     if not isinstance(which, str):
         return find_preset(env_id) if which else {}
-    names = {path.stem: path for path in FOLDER.glob("*.yaml")}
+    names = preset_names()
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(sorted(names))}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(names)}."
         raise UserError(f"There is no preset {which}; {hint}")
-    return from_file(names[which])
+    return from_file(FOLDER / f"{which}.yaml")
+
+
+def preset_names() -> list[str]:
+    """Those that are for every environment."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def find_preset(env_id: str) -> Values:
