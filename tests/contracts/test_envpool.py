@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from contracts.host import ENVS, check_contract, lanes, play
+from contracts.host import ENVS, check_contract, check_restoring, lanes, play
 from made import host_source
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
@@ -23,6 +23,11 @@ from proximo.errors import UserError
 def test_contract(env: str) -> None:
     seeded = env != "FrozenLake-v1"  # which always starts in the same corner
     check_contract(host_source(f"envpool/{env}"), EnvConfig(max_steps_per_episode=7), steps=40, seeded=seeded)
+
+
+@pytest.mark.slow
+def test_restoring_by_replay() -> None:
+    check_restoring(host_source("envpool/CartPole-v1"), EnvConfig(max_steps_per_episode=7), steps=20)
 
 
 @pytest.mark.slow

@@ -23,7 +23,11 @@ from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, Timestep
 from proximo.envs.groups import ONE
 from proximo.envs.host.vector import VectorSource
+from proximo.envs.host.vector_batch import VectorCamera
 from proximo.errors import EnvError, UserError
+from proximo.multi_agent.team_agent import make_agents
+from proximo.rollout.video import episode_frames
+from proximo.settings import build
 from vector_probes import Counters, Saving, Wrong
 
 MODES = list(AutoresetMode)
@@ -355,6 +359,38 @@ def probes_source(env: Any, kwargs: Any = None, wrappers: Any = ()) -> Any:
 def test_a_factory_without_a_number_has_its_own() -> None:
     assert vector_source(lambda: Counters(3)).num_envs == 3
     assert pickle.loads(pickle.dumps(vector_probes.Counters)) is Counters
+
+
+class Drawn:
+    """Shows how often it was drawn, in the first of two pictures."""
+
+    times = 0
+
+    def render(self) -> Any:
+        self.times += 1
+        return np.full((2, 2, 3), self.times, np.uint8), np.zeros((2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("stays", "expected"), [(True, [1, 2, 3, 3]), (False, [1, 2, 2, 3])])
+def test_pictures_of_an_end(stays: bool, expected: list[int]) -> None:
+    """A reset, a step, and one that ends the episode: two pictures, of the end and of the next beginning. Where that
+    has begun already, the last picture stands for the end."""
+    camera = VectorCamera(Drawn(), "Drawn")
+    camera.take()
+    camera.follow(False, stays)
+    camera.follow(True, stays)
+    assert [int(picture[0, 0, 0]) for picture in camera.pictures] == expected
+
+
+@pytest.mark.slow
+def test_a_film() -> None:
+    source = vector_source("vector/CartPole-v1")
+    agents = make_agents(source.spec.groups, build({"network.hidden_sizes": (4,)}), None)
+    frames, fps = episode_frames(source, agents, EnvConfig(max_steps_per_episode=20), seed=0)
+    pictures = list(frames)
+    assert fps == 50
+    assert 8 < len(pictures) <= 21, "nobody falls sooner"
+    assert any((pictures[0] != picture).any() for picture in pictures)
 
 
 # Runs.
