@@ -23,7 +23,7 @@ from proximo.config import EnvConfig
 from proximo.envs.api import HostSource, Timestep
 from proximo.envs.groups import ONE
 from proximo.envs.host.vector import VectorSource
-from proximo.envs.host.vector_batch import VectorCamera
+from proximo.envs.host.vector_batch import FirstOf, VectorCamera
 from proximo.errors import EnvError, UserError
 from proximo.multi_agent.team_agent import make_agents
 from proximo.rollout.video import episode_frames
@@ -375,7 +375,7 @@ class Drawn:
 def test_pictures_of_an_end(stays: bool, expected: list[int]) -> None:
     """A reset, a step, and one that ends the episode: two pictures, of the end and of the next beginning. Where that
     has begun already, the last picture stands for the end."""
-    camera = VectorCamera(Drawn(), "Drawn")
+    camera = VectorCamera(FirstOf(Drawn(), shared=False), "Drawn")
     camera.take()
     camera.follow(False, stays)
     camera.follow(True, stays)

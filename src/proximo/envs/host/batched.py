@@ -6,7 +6,7 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,31 +45,37 @@ class Report(NamedTuple):
     final_critic_state: Any = None
 
 
-@runtime_checkable
-class Batch(Protocol):
+class Batch:
     """Some environments that one object steps together."""
 
-    notices: list[str]
-    saves: bool
+    saves = False
     """Whether `get_state` and `set_state` can be called."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Report:
         """All of them at the start of an episode, the first one seeded `seed`, the next one `seed + 1`, and so on."""
-        ...
+        raise NotImplementedError
 
-    def send(self, action: Any) -> None: ...
+    def send(self, action: Any) -> None:
+        raise NotImplementedError
 
-    def recv(self) -> Report: ...
+    def recv(self) -> Report:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
 
     def taken_away(self) -> bool:
         """Whether somebody else has reset them since they were last reset from here."""
-        ...
+        return False
 
-    def get_state(self) -> bytes: ...
+    def get_state(self) -> bytes:
+        raise NotImplementedError
 
-    def set_state(self, state: bytes) -> None: ...
-
-    def close(self) -> None: ...
+    def set_state(self, state: bytes) -> None:
+        raise NotImplementedError
 
 
 class OneFailed(Exception):

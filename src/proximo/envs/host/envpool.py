@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
 from proximo.envs.arguments import made_with
-from proximo.envs.host.batched import BatchedEnvs, Report
+from proximo.envs.host.batched import Batch, BatchedEnvs, Report
 from proximo.envs.host.pool import split_parts
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
@@ -106,13 +106,11 @@ class EnvPoolSource:
         return opened
 
 
-class EnvPoolBatch:
+class EnvPoolBatch(Batch):
     """One of EnvPool's pools."""
 
-    saves = False  # EnvPool does not show where its environments stand
-
     def __init__(self, source: EnvPoolSource, num_envs: int, threads: int, limit: int | None):
-        self.notices: list[str] = []
+        super().__init__()
         self._source = source
         self._options = source.kwargs | ({} if limit is None else {"max_episode_steps": limit})
         self._sizes = {"num_envs": num_envs, "num_threads": min(num_envs, threads)}
@@ -140,15 +138,6 @@ class EnvPoolBatch:
         valid = ~self._ended  # what follows an end is the reset
         self._ended = np.asarray(report.terminated | report.truncated)
         return report._replace(valid=valid)
-
-    def taken_away(self) -> bool:
-        return False
-
-    def get_state(self) -> bytes:
-        raise NotImplementedError
-
-    def set_state(self, state: bytes) -> None:
-        raise NotImplementedError
 
     def close(self) -> None:
         if self._pool is not None:

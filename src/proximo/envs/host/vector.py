@@ -31,7 +31,7 @@ from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh, named
 from proximo.envs.host.num_workers import random_action
 from proximo.envs.host.reward_space import check_reward_space
-from proximo.envs.host.vector_batch import Shared, VectorBatch, VectorCamera, layers, survey
+from proximo.envs.host.vector_batch import FirstOf, Shared, VectorBatch, VectorCamera, layers, survey
 from proximo.envs.own_modules import import_named
 from proximo.errors import EnvError, UserError
 from proximo.spaces import stacked
@@ -227,9 +227,10 @@ class VectorSource:
         """One environment in this process, and the camera on it."""
         number = self.num_envs or 1
         drawing = None if self._drawing is None else partial(self._drawing, number)
-        drawn = drawable(lambda make: make(), partial(self._made, number), drawing, self.spec.id)
+        shared = self._shared is not None
+        drawn = drawable(lambda make: FirstOf(make(), shared), partial(self._made, number), drawing, self.spec.id)
         camera = VectorCamera(drawn, self.spec.id)
-        return self._opened(lambda: drawn, 1, env, camera), camera
+        return self._opened(lambda: drawn.env, 1, env, camera), camera
 
     def _opened(
         self, make: Callable[[], Any], num_envs: int, env: EnvConfig, camera: VectorCamera | None = None

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from proximo.envs.host.batched import Report
+from proximo.envs.host.batched import Batch, Report
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.shared_memory import UNSAID
 from proximo.envs.host.slot import CRITIC_STATE
@@ -34,48 +34,50 @@ class Shared:
         self.holder: Any = None
 
 
-class VectorCamera(Camera):
-    """Pictures of the first of the environments of a vector environment."""
+class FirstOf:
+    """A vector environment that shows the first of its environments; one that is `shared` stays open."""
 
-    def __init__(self, env: Any, name: str):
-        super().__init__(_FirstOf(env), name)
-
-    def reset(self, **given: Any) -> Any:
-        self.env.reset()
-        self._take()
-
-    def take(self) -> None:
-        self._take()
-
-    def follow(self, ended: bool, stays: bool) -> None:
-        """After a step: a picture of where it led; and after an end, one of the next episode. Where that has begun
-        already, unless the end `stays` to be seen, the last picture stands for it."""
-        if ended and not stays:
-            self.pictures.append(self.pictures[-1] if self.pictures else self._last)
-        self._take()
-        if ended and stays:
-            self.pictures.append(self.pictures[-1])
-        self._last = self.pictures[-1]
-
-
-class _FirstOf:
-    """A vector environment that shows the first of its environments."""
-
-    def __init__(self, env: Any):
+    def __init__(self, env: Any, shared: bool):
         self.env = env
+        self._shared = shared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
-
-    def reset(self) -> Any:
-        return self.env.reset()
 
     def render(self) -> Any:
         frames = self.env.get_images() if hasattr(self.env, "get_images") else self.env.render()
         return None if frames is None else frames[0]
 
+    def close(self) -> None:
+        if not self._shared:
+            self.env.close()
 
-class VectorBatch:
+
+class VectorCamera(Camera):
+    """Pictures of the first of the environments of a vector environment."""
+
+    env: FirstOf
+
+    def reset(self, **given: Any) -> None:
+        """Look whether it can be drawn."""
+        self.env.env.reset()
+        self._take()
+
+    def take(self) -> None:
+        self._take()
+        self._last = self.pictures[-1]
+
+    def follow(self, ended: bool, stays: bool) -> None:
+        """After a step: a picture of where it led; and after an end, one of the next episode. Where that has begun
+        already, unless the end `stays` to be seen, the picture before stands for it."""
+        if ended and not stays:
+            self.pictures.append(self._last)
+        self.take()
+        if ended and stays:
+            self.pictures.append(self._last)
+
+
+class VectorBatch(Batch):
     """A vector environment as a `Batch` of its first `num` environments; others, where it has more, do as the first.
 
     After `limit` steps an episode is cut. Where an environment cannot be reset alone, the next episode goes on there.
@@ -92,8 +94,8 @@ class VectorBatch:
         shared: Shared | None = None,
         camera: VectorCamera | None = None,
     ):
+        super().__init__()
         self.env = env
-        self.notices: list[str] = []
         self.saves = has_hook(env)
         self.end_stays = False
         """Whether what an episode ended with is there until the next step."""
@@ -281,7 +283,7 @@ class SB3Batch(VectorBatch):
         if options is not None:
             self.env.set_options(options)
         obs = self.env.reset()
-        infos = list(self.env.reset_infos)
+        infos = self._reset_infos()
         return Report(obs, action_mask=self._masks(obs, infos), critic_state=self._critic_state(infos))
 
     def _stepped(self, action: Any) -> Report:
@@ -298,7 +300,7 @@ class SB3Batch(VectorBatch):
             for i in map(int, np.flatnonzero(ended)):
                 if "terminal_observation" not in infos[i]:
                     raise EnvContractError("info has no entry 'terminal_observation' where an episode ended")
-                last[i], now[i] = infos[i]["terminal_observation"], self.env.reset_infos[i]
+                last[i], now[i] = infos[i]["terminal_observation"], self._reset_infos()[i]
             final_obs = _with_rows(self._space, obs, last, "terminal_observation")
         said = [info.get("is_success") for info in infos]
         return Report(
@@ -312,6 +314,9 @@ class SB3Batch(VectorBatch):
             final_obs=final_obs,
             final_critic_state=self._critic_state(infos),
         )
+
+    def _reset_infos(self) -> list[Any]:
+        return list(getattr(self.env, "reset_infos", None) or [{}] * self._width)
 
     def _masks(self, obs: Any, infos: list[Any]) -> list[Any] | None:
         if self._mask_source is None:
@@ -377,7 +382,7 @@ def survey(env: Any, name: str) -> tuple[type[VectorBatch], str | None, spaces.S
     else:
         env.seed(0)
     try:
-        obs, info = env.reset(seed=0) if gym else (env.reset(), env.reset_infos[0])
+        obs, info = env.reset(seed=0) if gym else (env.reset(), (getattr(env, "reset_infos", None) or [{}])[0])
     except Exception as error:
         raise EnvError(
             f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
