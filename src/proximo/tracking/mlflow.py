@@ -21,10 +21,11 @@ from typing import Any
 from proximo import settings
 from proximo.config import Config
 from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
+from proximo.metric_names import key_name
 from proximo.run_dir.files import PARTIAL, read_mapping, to_json, write_atomically
 from proximo.run_dir.read import POLICIES, policy_files
 from proximo.tracking import embedded
-from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
+from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, safe_name
 from proximo.tracking.tracker import Record
 
 MEMORY = "mlflow.json"
