@@ -78,10 +78,10 @@ class MlflowTracker:
             self._client.update_run(self._id, status="RUNNING")
 
     def rows(self, rows: list[Record]) -> None:
-        """Send rows of `metrics.jsonl` that come after `last_update`."""
+        """Send rows of `metrics.jsonl` from `last_update` on: something may have been added to that one at the end."""
         from mlflow.entities import Metric
 
-        for batch in batches([row for row in rows if row["update"] > self.last_update]):
+        for batch in batches([row for row in rows if row["update"] >= self.last_update]):
             metrics = [Metric(name, value, self._started + at, step) for name, value, at, step in batch]
             self._client.log_batch(self._id, metrics=metrics)
             self.last_update = max([self.last_update, *(int(m.value) for m in metrics if m.key == "update")])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-import numpy as np
 
 from proximo.config import Config
 from proximo.display.console import Console
@@ -82,7 +81,7 @@ class ActiveRun:
         self.callbacks = callbacks
         self.schedule = Schedule(self.config)
         self.result: Row = {}
-        self.last: tuple[Row, np.ndarray] | None = None
+        self.last: tuple[Row, list[Row]] | None = None
         """The update that ended the run, and its episodes: callbacks hear of it after the final evaluation."""
         self.failure = ""
         """Why training cannot go on, if an update was not finite."""
@@ -173,8 +172,8 @@ class ActiveRun:
         return state
 
     def record(self, rows: list[Row]) -> bool:
-        """Evaluate if that is due, write the rows, keep what is to be kept. False if the evaluation was stopped: then
-        the last row waits for it, in the checkpoint."""
+        """Evaluate if that is due, tell callbacks, write the rows, keep what is to be kept. False if the evaluation was
+        stopped: then the last row waits for it, in the checkpoint."""
         progress, played = self.progress, {}
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
@@ -185,7 +184,12 @@ class ActiveRun:
             played = self._evaluate(rows)
             if not played:
                 return False
-        self.append(rows[-1:] if played else rows)
+        written = len(rows) - 1 if played else 0
+        try:
+            self._tell_callbacks(rows)
+        finally:  # they may fail: the update is made
+            rows[-1] = rows[-1] | self.callbacks.take_returned()
+            self.append(rows[written:])
         best = progress.note_score(self.score(played))
         self.checkpoints.keep_policies(self.state, progress.saved(), best)
         asked = self.interrupt.save_asked()
@@ -238,13 +242,35 @@ class ActiveRun:
             self.console.note(notice)
         notices.clear()
 
-    def tell_callbacks(self, rows: list[Row]) -> None:
+    def _tell_callbacks(self, rows: list[Row]) -> None:
         """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
-        told = list(zip(rows, self.progress.finished, strict=True))
-        if told and self.progress.stop_reason is not None:
+        hear, progress = self.callbacks.hear_of_episodes, self.progress
+        # Of a row that has waited for its evaluation since before a resume, the episodes are no longer known.
+        told = [
+            (row, progress.told_episodes(finished) if hear else [])
+            for row, finished in zip(rows, progress.finished, strict=False)
+        ]
+        if told and progress.stop_reason is not None:
             self.last = told.pop()
         self.callbacks.updated(told)
-        self.tell_of_checkpoints()
+
+    def tell_of_the_last(self, played: Row | None, evaluated: bool) -> None:
+        """Tell callbacks of the update that ended the run, and of its evaluation, if they have not heard of it; what
+        they return is added to its row."""
+        row: Row | None = None
+        try:
+            if self.last is not None:
+                row, episodes = self.last
+                final = {f"eval/{name}": value for name, value in (played or {}).items()}
+                self.callbacks.updated([(row | final, episodes)])
+            self.tell_of_checkpoints()
+            if evaluated:
+                self.callbacks.call("on_evaluation", played)
+        finally:
+            returned = self.callbacks.take_returned()
+            if row is not None and returned:
+                more = row | returned
+                self.write(lambda: self.directory.amend(more))
 
     def tell_of_checkpoints(self) -> None:
         while self.checkpoints.written:

@@ -153,6 +153,16 @@ class Progress:
             f"{played['episodes']} episodes.{goes_on} Further such cases are counted, as unconfirmed_goals."
         )
 
+    def told_episodes(self, finished: np.ndarray) -> list[Row]:
+        """Episodes as `finished_episodes` has them, as callbacks hear of them."""
+        columns: Row = {"return": finished[0], "length": finished[1].astype(int), "success": finished[2].astype(bool)}
+        rows: list[Row] = [{name: column[n].item() for name, column in columns.items()} for n in range(len(finished.T))]
+        for metric, column in episode_info(finished, self.config.track.info, self.groups).items():
+            kind, _, name = metric.partition("/")
+            for row, value in zip(rows, column.tolist(), strict=True):
+                row.setdefault(kind, {})[name] = None if math.isnan(value) else value
+        return rows
+
     @property
     def recent_returns(self) -> np.ndarray:
         """Of the last training episodes."""
