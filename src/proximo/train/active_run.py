@@ -27,6 +27,7 @@ from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
 from proximo.train.evaluations import Evaluations, is_whole, score
+from proximo.train.hints import Hints
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
@@ -89,6 +90,7 @@ class ActiveRun:
         """Whether what fails now is a failure of the run: from the first update on, to its end."""
         saved = None if start.checkpoint is None else start.checkpoint.progress
         self.progress = Progress(self.config, trainer.env.spec.groups, saved)
+        self.hints = Hints(self.config, trainer.env.spec)
         self._start, self._finish = start, finish
 
     def __enter__(self) -> ActiveRun:
@@ -178,6 +180,7 @@ class ActiveRun:
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
         self.agents.adopt(self.state.train.groups)
+        self.tell(self.hints.look(rows, self.agents))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
             self.append(rows[:-1])
