@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 import jax
@@ -268,7 +268,10 @@ class HostSource(Protocol):
         ...
 
 
-def with_info(source: HostSource, names: tuple[str, ...]) -> HostSource:
+Source = TypeVar("Source", bound=HostSource)
+
+
+def with_info(source: Source, names: tuple[str, ...]) -> Source:
     """`source`, whose environments report these entries of their info."""
     if not names:
         return source

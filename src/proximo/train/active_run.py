@@ -27,7 +27,7 @@ from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
 from proximo.train.evaluations import Evaluations, is_whole, score
-from proximo.train.hints import Hints
+from proximo.train.hints import Hints, constant_in
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
@@ -180,7 +180,7 @@ class ActiveRun:
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
         self.agents.adopt(self.state.train.groups)
-        self.tell(self.hints.look(rows, self.agents))
+        self.tell(self.hints.look(rows, lambda: constant_in(self.agents)))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
             self.append(rows[:-1])

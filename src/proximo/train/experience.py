@@ -116,16 +116,8 @@ def evaluate_policy(
     """
     kind = convert(replace(find_setting("eval.actions"), path="actions"), actions)
     if kind == BOTH:
-        again = partial(
-            evaluate_policy,
-            agent,
-            env,
-            episodes,
-            seed=seed,
-            env_kwargs=env_kwargs,
-            env_wrappers=env_wrappers,
-            info=info,
-        )
+        given = {"seed": seed, "env_kwargs": env_kwargs, "env_wrappers": env_wrappers, "info": info}
+        again = partial(evaluate_policy, agent, env, episodes, **given)
         return again(actions=LIKELY) | under(DRAWN, again(actions=DRAWN))
     if episodes < 1:
         raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
@@ -155,7 +147,7 @@ def evaluate_policy(
 
 def remade(env: Any, trained: EnvConfig, kwargs: Mapping[str, Any] | None, wrappers: Sequence[Any] | None) -> EnvConfig:
     """How `env` is made: with what is given or, where it is the id that an agent was `trained` on, as it was then."""
-    here = trained if env == trained.id else EnvConfig()
+    here = trained if isinstance(env, str) and env == trained.id else EnvConfig()
     if wrappers is None and (unknown := named_modules(here, handed_in=True)):
         raise UserError(
             f"The agent was trained inside of {', '.join(unknown)}, and nothing is imported because a policy names it; "
@@ -174,7 +166,7 @@ def evaluate_agent(
         evaluate_agent(PPOAgent.load("runs/NAME/models/final_actor"), "CartPole-v1")["avg_reward"]
 
     Returns `avg_reward`, `std_reward`, `min_reward`, `max_reward`, `avg_length`, and what else an evaluation says
-    (`success_rate`, intervals). Actions are the most likely ones, or drawn where `deterministic` is false. `env_kwargs`,
-    `env_wrappers` and `info` are as there.
+    (`success_rate`, intervals). Actions are the most likely ones, or drawn where `deterministic` is false.
+    `env_kwargs`, `env_wrappers` and `info` are as there.
     """
     return evaluate_policy(agent, env, num_episodes, actions=LIKELY if deterministic else DRAWN, seed=seed, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from proximo.config import Config
 from proximo.envs.judge import constant_entries, constant_observations, no_end, no_reward, reward_scale
 from proximo.envs.spec import EnvSpec
 from proximo.policy.agents import Agents
+from proximo.policy.normalize import RunningStats
+from proximo.policy.observation import ObservationAdapter
 from proximo.train.counters import Row
 
 UPDATES = 5
@@ -21,8 +24,8 @@ ROUNDING = 1e-10
 
 
 class Hints:
-    """Looks at the rows of the first updates. Each thing is judged after one certain update, and so said once, also in a
-    run that is resumed."""
+    """Looks at the rows of the first updates. Each thing is judged after one certain update, and so said once, also in
+    a run that is resumed."""
 
     def __init__(self, config: Config, spec: EnvSpec):
         self._config = config
@@ -32,8 +35,8 @@ class Hints:
         self._ends_due, self._due = (min(update, config.num_updates) for update in (ends, UPDATES))
         self._rewards: dict[int, tuple[float, float]] = {}  # the least and the greatest, by update
 
-    def look(self, rows: list[Row], agents: Agents) -> list[str]:
-        """What is to be said after these updates."""
+    def look(self, rows: list[Row], constant: Callable[[], list[str]]) -> list[str]:
+        """What is to be said after these updates; `constant` names what never changed in observations."""
         said: list[str | None] = []
         for row in rows:
             update = row["update"]
@@ -41,7 +44,7 @@ class Hints:
                 self._rewards[update] = min(_each(row, "reward_min")), max(_each(row, "reward_max"))
             if update == self._due:
                 said += self._judge_rewards(row)
-                said.append(constant_observations(unchanging(agents), row["step"]))
+                said.append(constant_observations(constant(), row["step"]))
             if update == self._ends_due:
                 said.append(no_end(row["episode"], update * self._config.ppo.rollout_length, self._limit))
         return [sentence for sentence in said if sentence is not None]
@@ -60,17 +63,21 @@ def _each(row: Row, name: str) -> list[float]:
     return found or [math.nan]
 
 
-def unchanging(agents: Agents) -> list[str]:
+def constant_in(agents: Agents) -> list[str]:
     """The numbers in observations that never changed, where statistics of observations are kept."""
     found = []
     for name, agent in agents.groups.items():
         stats = agent.obs_stats["actor"] if isinstance(agent.obs_stats, dict) else agent.obs_stats
-        if stats is None:
-            continue
-        mean, var = np.asarray(stats.mean), np.asarray(stats.var)
-        moved = np.where(var <= ROUNDING * np.square(mean), 0.0, var)
         whose = f"{name}'s " if len(agents.groups) > 1 else ""
-        for path, shape, place in agents.policies[name].adapter.measurements():
-            entries = constant_entries(path, np.zeros(shape), moved[place].reshape(shape))
-            found += [f"{whose}{entry}" for entry in entries]
+        entries = [] if stats is None else unchanged(agents.policies[name].adapter, stats)
+        found += [f"{whose}{entry}" for entry in entries]
     return found
+
+
+def unchanged(adapter: ObservationAdapter, stats: RunningStats) -> list[str]:
+    """The measurements whose variance is 0, or what rounding makes of that."""
+    mean, var = np.asarray(stats.mean), np.asarray(stats.var)
+    moved = np.where(var <= ROUNDING * np.square(mean), 0.0, var)
+    places = adapter.measurements()
+    each = (constant_entries(path, np.zeros(shape), moved[place].reshape(shape)) for path, shape, place in places)
+    return [name for names in each for name in names]

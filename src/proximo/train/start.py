@@ -124,7 +124,7 @@ def start_agents(agents: Agents, policy: SavedPolicy, env_id: str, config: Confi
     should know of it."""
     own = as_own(agents.network)
     if config.train.start_partial:
-        return _take_parts(agents, policy)
+        return [*_take_parts(agents, policy), *_other_arguments(policy, config)]
     _check_settings(policy, config)
     pairs = _pairs(agents, policy)
     if pairs is None:
@@ -146,7 +146,7 @@ def _other_arguments(policy: SavedPolicy, config: Config) -> list[str]:
     if policy.config.env.id != config.env.id:
         return []
     return [
-        f"{policy.name} was trained with {name}={_plain(then)}; this run has {_plain(now)}, since a new run says for itself "
+        f"{policy.name} was trained with {name}={_plain(then)}; this run has {_plain(now)}: a new run says for itself "
         f"how its environment is made."
         for name in ("env.kwargs", "env.wrappers")
         if (then := setting_of(policy.config, name)) != (now := setting_of(config, name))
