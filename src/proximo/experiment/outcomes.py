@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proximo.run_dir.directory import CONFIG, ERROR, METRICS
@@ -46,7 +45,7 @@ class Outcome:
     wall_seconds: float | None = None
     steps_per_second: float | None = None
     curve: Curve = NOTHING
-    own_metrics: Mapping[str, float] = MappingProxyType({})
+    own_metrics: dict[str, float] = field(default_factory=dict)
     """What is tracked of infos (`info/NAME`, `info_mean/NAME`), of the final evaluation; and the last that callbacks
     returned (`callback/NAME`)."""
 

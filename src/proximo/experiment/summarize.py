@@ -171,7 +171,7 @@ def _pair(found: Comparison, first: str, second: str) -> Record:
 
 def _run(run: Outcome, out: Path) -> Record:
     about = {"trial": run.trial, "env": run.env, "seed": run.seed, "state": run.state, "counts": run.counts}
-    numbers = {"score": run.score, "own_metrics": {**run.own_metrics}, "steps": run.steps}
+    numbers = {"score": run.score, "own_metrics": run.own_metrics, "steps": run.steps}
     return about | numbers | {"path": link(run.path, out)}
 
 
