@@ -140,5 +140,5 @@ def test_numbers_of_infos_are_reported() -> None:
     np.testing.assert_array_equal(told, [[row] * 3 for row in each])
     assert pool.info_names == ["elapsed_step"]
     wide = with_info(host_source("envpool/Pong-v5"), ("ram",)).open_envs(2, EnvConfig())
-    with pytest.raises(EnvError, match=r"info\['ram'\] must be one number of each environment"):
+    with pytest.raises(EnvError, match=r"info\['ram'\] \(track.info\) must be one for each of"):
         wide.reset(0)

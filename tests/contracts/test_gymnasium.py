@@ -394,20 +394,10 @@ def test_several_rewards_are_refused_before_anything_is_trained() -> None:
     pool.close()
 
 
-class Telling(host_probes.Walk):
-    """Tells how far it is: of all steps its clock, of each third a number that is none, at the end how it went."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = super().step(action)
-        info |= {"clock": np.int64(self.clock), "third": np.array([3.0]) if self.clock % 3 == 0 else math.inf}
-        info |= {"went": True} if terminated or truncated else {}
-        return obs, reward, terminated, truncated, info
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_numbers_of_infos_are_reported(workers: int) -> None:
     """Going up, the third step is the last: at 2.5."""
-    source = with_info(gymnasium_source(Telling), ("clock", "went", "third", "nothing"))
+    source = with_info(gymnasium_source(host_probes.Telling), ("clock", "went", "third", "nothing"))
     with source.open_envs(3, EnvConfig(workers=workers)) as env:
         env.reset(0)
         told = []

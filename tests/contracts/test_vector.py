@@ -20,7 +20,7 @@ from contracts.host import ENVS, check_contract, check_restoring, exchange, lane
 from made import host_source
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
-from proximo.envs.api import HostSource, Timestep
+from proximo.envs.api import HostSource, Timestep, with_info
 from proximo.envs.groups import ONE
 from proximo.envs.host.vector import VectorSource
 from proximo.errors import EnvError, UserError
@@ -399,3 +399,30 @@ def test_a_run_of_stable_baselines3(tmp_path: Path) -> None:
     vec_env = stable_baselines3()
     result = trainer(tmp_path / "run", vec_env.VecNormalize(vec_env.DummyVecEnv([pendulum] * 2))).train()
     assert result["final_eval"]["length_mean"] == 200
+
+
+def told(source: VectorSource) -> list[Any]:
+    """What is tracked of the infos of environment 1, going up, in the first four steps that count."""
+    opened, found = with_info(source, ("clock", "went", "third", "nothing")).open_envs(2, EnvConfig()), []
+    opened.reset(0)
+    for _ in range(5):
+        exchange(opened, np.ones(2, int))
+        moved = received(opened)
+        assert moved.info is not None
+        found += [np.copy(moved.info[1])] * bool(lanes(moved).valid[1])
+    opened.close()
+    assert {"clock", "third", "went"} <= set(opened.info_names)
+    return found[:4]
+
+
+TOLD = [[1, np.nan, np.nan, np.nan], [2, np.nan, np.nan, np.nan], [3, 1, 3, np.nan], [1, np.nan, np.nan, np.nan]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_numbers_of_infos_are_reported(mode: AutoresetMode) -> None:
+    np.testing.assert_array_equal(told(vector_source(sync(host_probes.Telling, mode))), TOLD)
+
+
+@pytest.mark.slow
+def test_numbers_of_infos_of_stable_baselines3_are_reported() -> None:
+    np.testing.assert_array_equal(told(vector_source(dummy(host_probes.Telling))), TOLD)
