@@ -49,8 +49,8 @@ ALLOWED = {
     "rollout": "compile config errors run_dir seeding spaces envs policy types",
     "ppo": "config errors seeding spaces policy rollout types",
     "multi_agent": "compile config errors hints run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors metric_names hints plots presets processes run_dir seeding settings spaces tracking "
-    "envs policy rollout ppo multi_agent types",
+    "train": "compile config display errors hints metric_names plots presets processes run_dir seeding settings spaces "
+    "tracking envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
     "experiment": "_version compile config credentials display errors metric_names plots presets processes run_dir "

@@ -125,13 +125,14 @@ class RunDirectory:
             return
         self.check()
         file = regular(self.path / METRICS, os.O_WRONLY)  # what appends can write nowhere else
+        start = self._end - len(self._last)
         try:
-            if os.pwrite(file, line, self._end - len(self._last)) < len(line):
+            if os.pwrite(file, line, start) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(file, start + len(line))
         finally:
             os.close(file)
-        self._end += len(line) - len(self._last)
-        self._last = line
+        self._end, self._last = start + len(line), line
 
     def sync(self) -> None:
         """Rows are on the disk itself when this returns: what is written next may count on them."""

@@ -187,12 +187,7 @@ class ActiveRun:
             played = self._evaluate(rows)
             if not played:
                 return False
-        written = len(rows) - 1 if played else 0
-        try:
-            self._tell_callbacks(rows)
-        finally:  # they may fail: the update is made
-            rows[-1] = rows[-1] | self.callbacks.take_returned()
-            self.append(rows[written:])
+        self._tell_callbacks(rows, written=len(rows) - 1 if played else 0)
         best = progress.note_score(self.score(played))
         self.checkpoints.keep_policies(self.state, progress.saved(), best)
         asked = self.interrupt.save_asked()
@@ -245,17 +240,23 @@ class ActiveRun:
             self.console.note(notice)
         notices.clear()
 
-    def _tell_callbacks(self, rows: list[Row]) -> None:
-        """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
+    def _tell_callbacks(self, rows: list[Row], written: int) -> None:
+        """Tell callbacks of updates, and write the rows that are not `written`, with what they return; of the one that
+        ends the run they hear later, with the final evaluation."""
         hear, progress = self.callbacks.hear_of_episodes, self.progress
         # Of a row that has waited for its evaluation since before a resume, the episodes are no longer known.
         told = [
             (row, progress.told_episodes(finished) if hear else [])
             for row, finished in zip(rows, progress.finished, strict=False)
         ]
-        if told and progress.stop_reason is not None:
-            self.last = told.pop()
-        self.callbacks.updated(told)
+        last = told.pop()[1] if told and progress.stop_reason is not None else None
+        try:
+            self.callbacks.updated(told)
+        finally:  # they may fail: the updates are made
+            returned = self.callbacks.take_returned()
+            rows[-1:] = [row | returned for row in rows[-1:]]
+            self.append(rows[written:])
+            self.last = None if last is None else (rows[-1], last)
 
     def tell_of_the_last(self, played: Row | None, evaluated: bool) -> None:
         """Tell callbacks of the update that ended the run, and of its evaluation, if they have not heard of it; what
