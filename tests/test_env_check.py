@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import vector_probes
 from host_probes import CompiledWalk, Walk
 from made import host_source
-from proximo.cli import app
+from proximo.cli.common import app
 from proximo.envs import judge
 from proximo.errors import UserError
 from proximo.settings import build
@@ -25,7 +25,7 @@ class Probe(gymnasium.Env[Any, Any]):
     """Well behaved, but for what `how` says. Episodes last 4 to 7 steps, by chance; the reward is the first number of
     the action."""
 
-    action_space = spaces.Box(-1, 1, (2,))
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (2,))
 
     def __init__(self, how: str = ""):
         self.how = how
@@ -172,7 +172,7 @@ def test_a_report_is_read_by_people_and_by_machines() -> None:
 
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    gymnasium.register("CheckProbe-v0", Probe)
+    gymnasium.register("CheckProbe-v0", lambda **given: Probe(**given))
     try:
         good = CliRunner().invoke(app, ["check", "CheckProbe-v0", "--steps", "40", "--json"])
         assert good.exit_code == 0, good.output

@@ -20,7 +20,7 @@ from contracts.host import ENVS, check_contract, check_restoring, exchange, lane
 from made import host_source
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
-from proximo.envs.api import HostSource, Timestep
+from proximo.envs.api import HostSource, Timestep, with_info
 from proximo.envs.groups import ONE
 from proximo.envs.host.vector import VectorSource
 from proximo.envs.host.vector_batch import FirstOf, VectorCamera
@@ -134,9 +134,9 @@ def test_a_simulator_of_ones_own(mode: AutoresetMode, final: str) -> None:
     10,001, so that they begin at 0 and at 0.001."""
     begun, moved = counted(lambda num_envs: Counters(num_envs, mode, final))
     rest, waits = lanes(moved), mode is AutoresetMode.NEXT_STEP
-    np.testing.assert_array_equal(lanes(begun).obs["count"], np.float32([[0], [0.001]]))
+    np.testing.assert_array_equal(lanes(begun).obs["count"], np.array([[0], [0.001]], np.float32))
     np.testing.assert_array_equal(lanes(begun).action_mask, [[False, True]] * 2)
-    np.testing.assert_array_equal(begun.critic_state, np.float32([[0], [0.001]]))
+    np.testing.assert_array_equal(begun.critic_state, np.array([[0], [0.001]], np.float32))
     assert rest.truncated[:4, 0].tolist() == [False, False, True, False]
     assert rest.terminated[:4, 1].tolist() == [False, False, False, True]
     np.testing.assert_allclose(rest.final_obs["count"][2, 0], [3])
@@ -221,7 +221,8 @@ def test_a_simulator_says_where_it_is() -> None:
     assert other.set_states(states), other.notices
     for _ in range(2):  # after which the first draws a new number
         action = np.ones(4, np.int64)
-        exchange(env, action), exchange(other, action)
+        exchange(env, action)
+        exchange(other, action)
         assert same(received(env).groups, received(other).groups)
 
 
@@ -264,7 +265,8 @@ def test_an_object_that_cannot_be_copied_is_used_by_turns() -> None:
     )
     one.send(0, {ONE: np.ones(2, np.int64)})
     assert lanes(one.recv(0)).valid.all()
-    one.close(), other.close()
+    one.close()
+    other.close()
     assert vector.closed_times == 0, "it is the user's"
 
 
@@ -276,7 +278,8 @@ def test_objects_are_made_again_as_they_were_made() -> None:
     first = np.array(lanes(one.reset(0)).obs)
     lanes(other.reset(1))
     np.testing.assert_array_equal(first, lanes(one.reset(0)).obs)
-    one.close(), other.close()
+    one.close()
+    other.close()
 
 
 # What is refused, and how it is said.
@@ -436,3 +439,30 @@ def test_a_run_of_stable_baselines3(tmp_path: Path) -> None:
     vec_env = stable_baselines3()
     result = trainer(tmp_path / "run", vec_env.VecNormalize(vec_env.DummyVecEnv([pendulum] * 2))).train()
     assert result["final_eval"]["length_mean"] == 200
+
+
+def told(source: VectorSource) -> list[Any]:
+    """What is tracked of the infos of environment 1, going up, in the first four steps that count."""
+    opened, found = with_info(source, ("clock", "went", "third", "nothing")).open_envs(2, EnvConfig()), []
+    opened.reset(0)
+    for _ in range(5):
+        exchange(opened, np.ones(2, int))
+        moved = received(opened)
+        assert moved.info is not None
+        found += [np.copy(moved.info[1])] * bool(lanes(moved).valid[1])
+    opened.close()
+    assert {"clock", "third", "went"} <= set(opened.info_names)
+    return found[:4]
+
+
+TOLD = [[1, np.nan, np.nan, np.nan], [2, np.nan, np.nan, np.nan], [3, 1, 3, np.nan], [1, np.nan, np.nan, np.nan]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_numbers_of_infos_are_reported(mode: AutoresetMode) -> None:
+    np.testing.assert_array_equal(told(vector_source(sync(host_probes.Telling, mode))), TOLD)
+
+
+@pytest.mark.slow
+def test_numbers_of_infos_of_stable_baselines3_are_reported() -> None:
+    np.testing.assert_array_equal(told(vector_source(dummy(host_probes.Telling))), TOLD)

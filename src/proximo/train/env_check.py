@@ -441,7 +441,8 @@ class Trial:
             if self._compiled is None:
                 vector = VectorizedEnv(self.source, self._num_envs, self._config.max_steps_per_episode)
                 self._compiled = jit(vector.reset), jit(vector.step)
-            steps = compiled_steps(*self._compiled, seed)
+            reset, step = self._compiled
+            steps = compiled_steps(reset, step, seed)
             yield next(steps), steps.send
 
     def _drawn(self, now: Timestep, random: np.random.Generator) -> dict[str, PyTree]:

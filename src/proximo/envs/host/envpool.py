@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
 from proximo.envs.arguments import made_with
-from proximo.envs.host.batched import Batch, BatchedEnvs, Report
+from proximo.envs.host.batched import Batch, BatchedEnvs, Report, info_table
 from proximo.envs.host.pool import split_parts
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
@@ -37,6 +37,8 @@ OWN = {
     "max_num_players": "Proximo trains one agent there",
 }
 """Arguments of EnvPool that settings stand for."""
+NUMBERS = {"env_id", "players"}
+"""Of an info: which environments it is about."""
 
 
 def names() -> list[str]:
@@ -147,11 +149,15 @@ class EnvPoolBatch(Batch):
     def _report(self) -> Report:
         """Wait, and put what is reported into the order of environments."""
         obs, reward, terminated, truncated, info = self._pool.recv()
+        told = None
+        if names := self._source.spec.info:
+            told = info_table(names, info, len(self._order))
+            self.info_names = sorted(set(info) - NUMBERS)
         if not np.array_equal(info["env_id"], self._order):
             order = np.argsort(info["env_id"])
-            given = (obs, reward, terminated, truncated)
-            obs, reward, terminated, truncated = jax.tree.map(lambda leaf: leaf[order], given)
-        return Report(obs, reward, terminated, truncated)
+            given = (obs, reward, terminated, truncated, told)
+            obs, reward, terminated, truncated, told = jax.tree.map(lambda leaf: leaf[order], given)
+        return Report(obs, reward, terminated, truncated, info=told)
 
 
 def _as_given(action: PyTree, spec: EnvSpec) -> NDArray[Any]:

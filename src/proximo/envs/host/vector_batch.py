@@ -13,10 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from proximo.envs.host.batched import Batch, Report
+from proximo.envs.host.batched import Batch, Report, info_table
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.shared_memory import UNSAID
-from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.slot import CRITIC_STATE, tracked_number
 from proximo.envs.host.snapshot import decode, encode, has_hook, hook_state, set_hook_state
 from proximo.envs.host.transfer import MASK, EnvContractError, learnable
 from proximo.envs.spec import EnvSpec
@@ -57,6 +57,7 @@ class VectorCamera(Camera):
     """Pictures of the first of the environments of a vector environment."""
 
     env: FirstOf
+    _last: NDArray[Any]
 
     def reset(self, **given: Any) -> None:
         """Look whether it can be drawn."""
@@ -154,7 +155,7 @@ class VectorBatch(Batch):
     def _cut(self, ended: NDArray[Any], valid: NDArray[Any]) -> NDArray[Any]:
         """Whose episodes have come to the limit, after a step in which those of others `ended`."""
         self._length += valid
-        cut = valid & ~ended & (self._length == (self._limit or -1))
+        cut: NDArray[Any] = valid & ~ended & (self._length == (self._limit or -1))
         self._length[ended | cut] = 0
         return cut
 
@@ -220,6 +221,7 @@ class GymnasiumBatch(VectorBatch):
             success = np.where(ended, self._success(last), success)
             if state is not None:
                 final_state = _rows_of(self._state_space(), ended, self._critic_state(last), state)
+        told = self._tracked(info, ended) if self._spec.info else None
         begins = ended | cut if self._mode is AutoresetMode.DISABLED else cut
         if begins.any() and not self._resets_alone:
             self._say_cut()
@@ -235,7 +237,18 @@ class GymnasiumBatch(VectorBatch):
                 masks = [new[i] if begins[i] else masks[i] for i in range(self._width)]
         if self.end_stays:
             self._ended = ended
-        return Report(obs, reward, terminated, truncated | cut, valid, success, masks, state, final_obs, final_state)
+        ends = (truncated | cut, valid, success, masks, state, final_obs, final_state)
+        return Report(obs, reward, terminated, *ends, told)
+
+    def _tracked(self, info: Any, ended: NDArray[Any]) -> NDArray[Any]:
+        """What is tracked of infos; where an environment was reset in the same step, of what it ended with."""
+        table, said = info_table(self._spec.info, info, self._width), info
+        if self._mode is AutoresetMode.SAME_STEP and ended.any():
+            said = info.get("final_info", {})
+            table = np.where(ended[:, None], info_table(self._spec.info, said, self._width), table)
+        if ended[0]:
+            self.info_names = sorted(name for name in said if not name.startswith("_"))
+        return table
 
     def _final_obs(self, obs: Any, info: Any, ended: NDArray[Any]) -> Any:
         """What episodes ended with: all of them side by side, or an array of objects, as Gymnasium's own have it."""
@@ -272,6 +285,10 @@ class GymnasiumBatch(VectorBatch):
             who = np.asarray(info.get("_is_success", np.ones(self._width, bool)))
             found[who] = np.asarray([bool(one) for one in said])[who]
         return found
+
+
+ADDED = {"terminal_observation", "TimeLimit.truncated"}
+"""What Stable-Baselines3 puts into infos itself."""
 
 
 class SB3Batch(VectorBatch):
@@ -313,10 +330,21 @@ class SB3Batch(VectorBatch):
             critic_state=self._critic_state(now),
             final_obs=final_obs,
             final_critic_state=self._critic_state(infos),
+            info=self._tracked(infos, ended) if self._spec.info else None,
         )
 
     def _reset_infos(self) -> list[Any]:
         return list(getattr(self.env, "reset_infos", None) or [{}] * self._width)
+
+    def _tracked(self, infos: list[Any], ended: NDArray[Any]) -> NDArray[Any]:
+        """What is tracked of infos, which at an end are those of what has ended."""
+        if ended[0]:
+            self.info_names = sorted(set(infos[0]) - ADDED)
+        names = self._spec.info
+        told = [
+            [np.nan if info.get(name) is None else tracked_number(name, info[name]) for name in names] for info in infos
+        ]
+        return np.array(told)
 
     def _masks(self, obs: Any, infos: list[Any]) -> list[Any] | None:
         if self._mask_source is None:
