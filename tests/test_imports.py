@@ -27,6 +27,7 @@ ALLOWED = {
     "errors": "",
     "hints": "",
     "host_seeds": "",
+    "metric_names": "",
     "processes": "",
     "program_cache": "run_dir.files",
     "spaces": "types",
@@ -34,12 +35,12 @@ ALLOWED = {
     "run_dir.files": "",
     "presets": "config errors settings",
     "seeding": "errors host_seeds types",
-    "config": "errors",
+    "config": "errors metric_names",
     "yaml_file": "errors run_dir.files",
     "settings": "config credentials errors hints seeding yaml_file",
     "run_dir": "_version config errors settings types yaml_file",
     "display": "config credentials errors run_dir settings",
-    "tracking": "_version config credentials errors presets processes run_dir settings",
+    "tracking": "_version config credentials errors metric_names presets processes run_dir settings",
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
@@ -48,12 +49,12 @@ ALLOWED = {
     "rollout": "compile config errors run_dir seeding spaces envs policy types",
     "ppo": "config errors seeding spaces policy rollout types",
     "multi_agent": "compile config errors hints run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors hints plots presets processes run_dir seeding settings spaces tracking "
-    "envs policy rollout ppo multi_agent types",
+    "train": "compile config display errors hints metric_names plots presets processes run_dir seeding settings spaces "
+    "tracking envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
-    "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
+    "experiment": "_version compile config credentials display errors metric_names plots presets processes run_dir "
+    "seeding settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

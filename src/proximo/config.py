@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proximo.errors import UserError, quoted
+from proximo.metric_names import same_to_trackers
 
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
@@ -383,6 +384,12 @@ class TrackConfig:
         None,
         "Return that makes an episode a success, unless the environment decides; null: every episode that terminates.",
     )
+    info: tuple[str, ...] = setting(
+        (),
+        "Numbers in the environment's info that are reported of each episode, such as [profit, drawdown]: their value "
+        "at its end, and their mean over its steps.",
+        most=100,
+    )
 
 
 @dataclass(frozen=True)
@@ -468,6 +475,10 @@ def check(config: Config) -> Config:
                 f"env.wrappers must list names such as gymnasium.wrappers:FlattenObservation, or maps with such a "
                 f"`name` and arguments; not {quoted(wrapper)}."
             )
+    if (alike := same_to_trackers(config.track.info)) is not None:
+        one, other = map(quoted, alike)
+        again = f"{one} twice" if one == other else f"{one} and {other}, which trackers cannot tell apart"
+        raise UserError(f"track.info names {again}; leave one of them out.")
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "

@@ -267,7 +267,7 @@ def evaluate(
             videos, notices = render_video(path / "videos" / which, *given)
         summaries: dict[str, dict[str, Any]] = {}
         for kind in kinds:
-            how = (config.env, used, config.track.success_return, kind == LIKELY, limit)
+            how = (config.env, used, config.track.success_return, kind == LIKELY, limit, config.track.info)
             evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
 
             def tell(evaluator: Any = evaluator, kind: str = kind) -> bool:

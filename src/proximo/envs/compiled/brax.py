@@ -106,6 +106,7 @@ class BraxEnv:
             reward=inner.reward,
             terminated=terminated,
             truncated=(steps >= MAX_STEPS) & ~terminated,
+            info=inner.metrics,
         )
         return (inner, steps), moved
 
