@@ -410,8 +410,8 @@ def told(source: VectorSource) -> list[Any]:
         moved = received(opened)
         assert moved.info is not None
         found += [np.copy(moved.info[1])] * bool(lanes(moved).valid[1])
-    opened.close()
     assert {"clock", "third", "went"} <= set(opened.info_names)
+    opened.close()
     return found[:4]
 
 
