@@ -15,9 +15,14 @@ from proximo import PPOTrainer
 OUT = "by_factory"
 
 package = next(package for package in PACKAGES if package.name == sys.argv[1])
-limit = {"max_steps_per_episode": 500} if "env.max_steps_per_episode=500" in package.flags else {}
 trainer = PPOTrainer(
-    package.make, out=OUT, total_timesteps=4096, preset=False, eval_frequency=0, eval_episodes=5, console=None, **limit
+    package.make,
+    max_steps_per_episode=package.max_steps_per_episode,
+    out=OUT,
+    total_timesteps=4096,
+    preset=False,
+    eval_frequency=0,
+    eval_episodes=5,
 )
 before = trainer.evaluate(20, deterministic=False)
 trainer.train()

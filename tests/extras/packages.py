@@ -24,6 +24,8 @@ class Package:
     """The same environment, made in Python."""
     flags: tuple[str, ...] = ()
     """What the command takes besides the id and the steps."""
+    max_steps_per_episode: int | None = None
+    """For one whose episodes need not end."""
     learns: bool = True
     """Whether so few steps show that the policy gets better."""
     prepare: Callable[[Path], None] = lambda folder: None
@@ -84,7 +86,7 @@ PACKAGES = [
         "gym_electric_motor:Finite-CC-PermExDc-v0",
         20_000,
         partial(gymnasium_make, "gym_electric_motor:Finite-CC-PermExDc-v0"),
-        ("--set", "env.max_steps_per_episode=500"),
+        max_steps_per_episode=500,
     ),
     Package(
         "gym-simplegrid",

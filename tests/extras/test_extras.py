@@ -52,6 +52,8 @@ def test_it_is_trained_by_factory_and_by_id(package: Package, tmp_path: Path) ->
     assert factory["steps"] == 6144
     started = time.monotonic()
     command = [*COMMAND, "train", package.env_id, *package.flags, "--steps", str(package.steps)]
+    if package.max_steps_per_episode is not None:
+        command += ["--set", f"env.max_steps_per_episode={package.max_steps_per_episode}"]
     run([*command, *DRAWN, "--out", "run", "--quiet"], tmp_path)
     seconds = time.monotonic() - started
     result = json.loads((tmp_path / "run" / "result.json").read_text())
