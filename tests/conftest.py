@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# What Python compiles is kept, also by what tests start: each of their processes loads hundreds of modules.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Where a user's own key is kept; also for the commands that tests start.
 os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state")
@@ -33,7 +36,7 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
+from jaxtyping import _import_hook, install_import_hook  # noqa: E402
 
 hypothesis.settings.register_profile("proximo", deadline=None)  # two busy cores: how long an example takes says nothing
 hypothesis.settings.load_profile("proximo")
@@ -45,6 +48,19 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
 NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
 install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
+
+# While one of our modules is loaded, jaxtyping looks for files of every module under the names of what it has compiled
+# itself, and finds none of the libraries'.
+COMPILED_FILE = _import_hook._optimized_cache_from_source
+
+
+def compiled_file(kind: str, path: str, debug_override: bool | None = None) -> str:
+    if str(path).startswith(str(PACKAGE)):
+        return COMPILED_FILE(kind, path, debug_override)
+    return _import_hook.cache_from_source(path, debug_override)
+
+
+_import_hook._optimized_cache_from_source = compiled_file
 
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
