@@ -38,6 +38,8 @@ import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import _import_hook, install_import_hook  # noqa: E402
 
+import typechecker  # noqa: E402
+
 hypothesis.settings.register_profile("proximo", deadline=None)  # two busy cores: how long an example takes says nothing
 hypothesis.settings.load_profile("proximo")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -48,6 +50,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
 NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
 install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
+jaxtyping.jaxtyped = typechecker.quickly_jaxtyped  # as the code says that it puts in front of functions
 
 # While one of our modules is loaded, jaxtyping looks for files of every module under the names of what it has compiled
 # itself, and finds none of the libraries'.
@@ -64,10 +67,11 @@ _import_hook._optimized_cache_from_source = compiled_file
 
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
+import proximo.envs.compiled.gymnax  # noqa: E402  (before a test imports gymnax, which loads seaborn for it)
 import proximo.run_dir.files  # noqa: E402
 import proximo.train.finish  # noqa: E402
 
-MUCH_MEMORY, TOO_MUCH_MEMORY = 1.3 * 2**30, 1.7 * 2**30
+MUCH_MEMORY, TOO_MUCH_MEMORY = 1.6 * 2**30, 1.9 * 2**30
 MEMORY: list[float] = []
 
 
