@@ -50,20 +50,21 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
 NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
 install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
-jaxtyping.jaxtyped = typechecker.quickly_jaxtyped  # as the code says that it puts in front of functions
+vars(jaxtyping)["jaxtyped"] = typechecker.quickly_jaxtyped  # by this name it stands in front of every function
 
 # While one of our modules is loaded, jaxtyping looks for files of every module under the names of what it has compiled
 # itself, and finds none of the libraries'.
-COMPILED_FILE = _import_hook._optimized_cache_from_source
+HOOK: Any = _import_hook
+COMPILED_FILE = HOOK._optimized_cache_from_source
 
 
-def compiled_file(kind: str, path: str, debug_override: bool | None = None) -> str:
+def compiled_file(kind: str, path: str, debug_override: bool | None = None) -> Any:
     if str(path).startswith(str(PACKAGE)):
         return COMPILED_FILE(kind, path, debug_override)
-    return _import_hook.cache_from_source(path, debug_override)
+    return HOOK.cache_from_source(path, debug_override)
 
 
-_import_hook._optimized_cache_from_source = compiled_file
+HOOK._optimized_cache_from_source = compiled_file
 
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
