@@ -122,6 +122,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in WAITING)
 
 
+def pytest_collection_finish() -> None:
+    """What was loaded stays: Python need not look for garbage in it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 class Done(NamedTuple):
     """How a command ended, and what it printed."""
 

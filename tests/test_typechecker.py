@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import pytest
-from beartype.roar import BeartypeCallHintParamViolation
+from jaxtyping import TypeCheckError
 
 from proximo.ppo.advantages import advantages
 from proximo.seeding import reset_key
@@ -21,7 +21,7 @@ ROWS, FLAGS = jnp.zeros((4, 2)), jnp.zeros((4, 2), bool)
     ],
 )
 def test_arrays_of_another_shape_or_type_are_found(terminated: jnp.ndarray, last_value: jnp.ndarray, name: str) -> None:
-    with pytest.raises(BeartypeCallHintParamViolation, match=name):
+    with pytest.raises(TypeCheckError, match=name):
         advantages(ROWS, ROWS, terminated, FLAGS, ROWS, last_value, 0.5, 0.5)
 
 
@@ -32,7 +32,7 @@ def test_sizes_are_those_of_one_call() -> None:
 
 
 def test_other_annotations_are_checked_too() -> None:
-    with pytest.raises(BeartypeCallHintParamViolation, match="seed"):
+    with pytest.raises(TypeCheckError, match="seed"):
         reset_key("0")  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
+from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import jaxtyped
 
 # As for mypy, an int is a float where one is asked for.
@@ -53,7 +54,10 @@ def quickly_jaxtyped(function: Any = None, **options: Any) -> Any:
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **named)
         with jaxtyped("context"):  # in which a name stands for one size
-            return checked(*args, **named)
+            try:
+                return checked(*args, **named)
+            except BeartypeCallHintViolation as error:
+                raise jaxtyping.TypeCheckError(str(error)) from None
 
     return call
 
