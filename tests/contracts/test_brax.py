@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,22 @@ from proximo import PPOTrainer
 from proximo.envs.api import Timestep
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import ONE
-from proximo.envs.lazy import OnDemand
 from proximo.errors import UserError
 
-adapter: Any = OnDemand("proximo.envs.compiled.brax")  # it takes seconds to load, in every process of the tests
 EPISODES: dict[str, Callable[[Any], Any]] = {
-    "vmap": lambda env: adapter.training.VmapWrapper(env),
-    "auto-reset": lambda env: adapter.training.AutoResetWrapper(env),
-    "episode": lambda env: adapter.training.EpisodeWrapper(env, 1000, 1),
+    "vmap": lambda env: adapter().training.VmapWrapper(env),
+    "auto-reset": lambda env: adapter().training.AutoResetWrapper(env),
+    "episode": lambda env: adapter().training.EpisodeWrapper(env, 1000, 1),
 }
 
 
+def adapter() -> Any:
+    """It takes seconds to load, in every process of the tests: those that use it load it."""
+    return importlib.import_module("proximo.envs.compiled.brax")
+
+
 def fast(**named: Any) -> Any:
-    return adapter.envs.fast.Fast(**named)
+    return adapter().envs.fast.Fast(**named)
 
 
 def test_contract_without_physics() -> None:
@@ -39,7 +43,7 @@ def test_contract_without_physics() -> None:
 
 @pytest.mark.learning
 def test_contract(subtests: pytest.Subtests) -> None:
-    for name in adapter.names():
+    for name in adapter().names():
         with subtests.test(name):
             check_contract(jax_env(f"brax/{name}"))
 
@@ -81,7 +85,7 @@ def test_episodes_are_cut_after_a_thousand_steps() -> None:
 
 
 def test_an_end_on_the_last_step_is_no_cut() -> None:
-    class Falls(adapter.envs.fast.Fast):  # type: ignore[misc]
+    class Falls(adapter().envs.fast.Fast):  # type: ignore[misc]
         def step(self, state: Any, action: Any) -> Any:
             state = super().step(state, action)
             return state.replace(done=jnp.float32(1.0))
@@ -94,7 +98,7 @@ def test_an_end_on_the_last_step_is_no_cut() -> None:
 
 
 def test_observations_that_are_dictionaries(tmp_path: Path) -> None:
-    env = jax_env(fast(obs_mode=adapter.envs.fast.ObservationMode.DICT_PIXELS_STATE))
+    env = jax_env(fast(obs_mode=adapter().envs.fast.ObservationMode.DICT_PIXELS_STATE))
     assert isinstance(env.spec.observation_space, spaces.Dict)
     assert env.spec.observation_space["state"].shape == (2,)
     assert env.spec.observation_space["pixels/view_0"].shape == (4, 4, 3)
@@ -121,11 +125,11 @@ def test_it_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrapper", EPISODES.values(), ids=EPISODES)
 def test_wrappers_of_brax_training_are_refused(wrapper: Callable[[Any], Any]) -> None:
     with pytest.raises(UserError, match="Hand in the environment without"):
-        jax_env(adapter.envs.Wrapper(wrapper(fast())))
+        jax_env(adapter().envs.Wrapper(wrapper(fast())))
 
 
 def test_wrappers_of_ones_own_are_kept() -> None:
-    class Doubled(adapter.envs.Wrapper):  # type: ignore[misc]
+    class Doubled(adapter().envs.Wrapper):  # type: ignore[misc]
         def step(self, state: Any, action: Any) -> Any:
             state = self.env.step(state, action)
             return state.replace(reward=2 * state.reward)

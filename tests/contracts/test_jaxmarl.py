@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from proximo.config import AgentsConfig
 from proximo.envs.api import Timestep
 from proximo.envs.compiled.foreign import lenient
 from proximo.envs.compiled.vectorize import VectorizedEnv
-from proximo.envs.lazy import OnDemand
 from proximo.errors import UserError
 
 ENVS = 4
-adapter: Any = OnDemand("proximo.envs.compiled.jaxmarl")  # it takes seconds to load, in every process of the tests
 SOME = ("MPE_simple_spread_v3", "MPE_simple_tag_v3", "HeuristicEnemySMAX-3m")
+
+
+def adapter() -> Any:
+    """It takes seconds to load, in every process of the tests: those that use it load it."""
+    return importlib.import_module("proximo.envs.compiled.jaxmarl")
 
 
 def legal(env: VectorizedEnv, key: jax.Array, now: Timestep) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def test_contract(env_name: str) -> None:
 
 @pytest.mark.learning
 def test_contract_of_the_others(subtests: pytest.Subtests) -> None:
-    for name in adapter.names():
+    for name in adapter().names():
         if name not in SOME and ("SMAX-" not in name or name.endswith("-3m")):
             with subtests.test(name):
                 check_contract(name)
@@ -94,7 +98,7 @@ def check_contract(env_name: str) -> tuple[Timestep, Timestep]:
 @pytest.mark.slow
 def test_it_is_what_jaxmarl_does() -> None:
     """Step by step beside JaxMARL itself, without its reset."""
-    theirs, ours = adapter.jaxmarl.make("MPE_simple_tag_v3"), jax_team("jaxmarl/MPE_simple_tag_v3")
+    theirs, ours = adapter().jaxmarl.make("MPE_simple_tag_v3"), jax_team("jaxmarl/MPE_simple_tag_v3")
     key = jax.random.key(3)
     with lenient():
         obs, their_state = theirs.reset(key)
@@ -163,7 +167,7 @@ def test_names_that_cannot_be(name: str, sentence: str) -> None:
 @pytest.mark.learning
 def test_smax_trains(tmp_path: Path) -> None:
     trainer = PPOTrainer(
-        adapter.make("HeuristicEnemySMAX"),
+        adapter().make("HeuristicEnemySMAX"),
         out=tmp_path / "run",
         console=probes.Notes(),
         num_envs=4,
