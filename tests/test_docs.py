@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import proximo
+from proximo import PPOTrainer
 from proximo.cli.common import app
 from proximo.plots.pictures import PICTURES
 from proximo.settings import SETTINGS, from_assignments
@@ -40,10 +42,16 @@ def test_long_blocks_run_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.parametrize("code", BLOCKS)
 def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that promise no result, for fewer steps than they say."""
+    """Those that promise no result, for fewer steps, epochs and episodes than they say or leave to be chosen."""
     monkeypatch.chdir(tmp_path)
     if "final_eval" not in code and ".resume(" not in code:
         code = re.sub(r"(?<=total_timesteps=)[\d_]{4,}", "2_048", code)
+        as_given = PPOTrainer.__init__
+
+        def quick(one: PPOTrainer, *given: Any, **named: Any) -> None:
+            as_given(one, *given, **{"eval_episodes": 2, "epochs_per_update": 2} | named)
+
+        monkeypatch.setattr(PPOTrainer, "__init__", quick)
     exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
     assert os.listdir("runs")
 
