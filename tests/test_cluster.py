@@ -47,7 +47,7 @@ SHORT: dict[str, Any] = {
     "target_reward": None,
     "mlflow": False,
 }
-LONG = SHORT | {"total_timesteps": 64 * 4000, "eval_frequency": 1000, "every_steps": 64 * 50}
+LONG = SHORT | {"total_timesteps": 64 * 1500, "eval_frequency": 500, "every_steps": 64 * 50}
 """Some seconds, with a checkpoint every few moments."""
 MARK = "PROXIMO_TEST_CLUSTER"
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
@@ -126,7 +126,7 @@ class Heard(Progress):
         self._once: Callable[[PlannedRun], None] | None = once
 
     def advanced(self, run: PlannedRun, row: dict[str, Any]) -> None:
-        if (once := self._once) is not None and row["step"] > 64 * 200:
+        if (once := self._once) is not None and row["step"] > 64 * 150:
             self._once = None
             once(run)
 
@@ -184,7 +184,7 @@ def test_a_node_that_dies_changes_nothing(nodes: Nodes, long_runs: Path, tmp_pat
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_is_resumed(nodes: Nodes, long_runs: Path, tmp_path: Path) -> None:
-    out, steps = tmp_path / "e", 64 * 4000
+    out, steps = tmp_path / "e", LONG["total_timesteps"]
     words = [
         *(JAX, "--trials", 2, "--steps", steps, "--out", out, "--no-preset", "--no-mlflow", "--cluster", nodes.address),
         *(word for pair in as_assignments(LONG) for word in ("--set", pair)),

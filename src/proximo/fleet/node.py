@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.fleet.cores import available_cores, claim_cores
-from proximo.fleet.shipping import Contents, Files, Outbox, Parcel, write_folder
+from proximo.fleet.shipping import Files, Outbox, Parcel, write_folder
 from proximo.fleet.worker import Message, Worker
 from proximo.run_dir.directory import versions
 from proximo.train.interrupt import Interrupt
@@ -75,7 +75,7 @@ class RunOnNode:
         self._log, self._outbox = place / "log", None
         if files is not None:
             folder = place / "run"
-            self._outbox = Outbox(folder, write_folder(folder, files) if files else Contents())
+            self._outbox = Outbox(folder, write_folder(folder, files))
             self._names = (str(folder), job["path"])
             job = job | {"path": str(folder)}
         sys.path += [place for place in places if place not in sys.path and os.path.isdir(place)]
