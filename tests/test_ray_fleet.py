@@ -36,6 +36,11 @@ class SetUpFailed(RayError):
     pass
 
 
+class Answer:
+    def __init__(self, value: Any):
+        self.value = value
+
+
 class Scripted:
     """Ray, with actors that answer what a test says: `answers` in their order, but for `leave` and `stop`, which are
     only counted. What is None is never answered."""
@@ -60,22 +65,21 @@ class Scripted:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: self))
 
     def __getattr__(self, name: str) -> Any:
-        def call(*_: Any) -> Any:
+        def call(*_: Any) -> Answer:
             self.called.append(name)
-            return [self.answers.pop(0) if name in ("about", "start", "news") else True]
+            return Answer(self.answers.pop(0) if name in ("about", "start", "news") else True)
 
-        class Answer(list[Any]):
-            __hash__ = object.__hash__  # type: ignore[assignment]
+        return SimpleNamespace(remote=call)
 
-        return SimpleNamespace(remote=lambda *given: Answer(call(*given)))
+    def wait(
+        self, answers: list[Answer], num_returns: int = 1, timeout: float = 0
+    ) -> tuple[list[Answer], list[Answer]]:
+        return [one for one in answers if one.value is not None], []
 
-    def wait(self, answers: list[Any], num_returns: int = 1, timeout: float = 0) -> tuple[list[Any], list[Any]]:
-        return [one for one in answers if one != [None]], []
-
-    def get(self, answer: list[Any]) -> Any:
-        if isinstance(answer[0], Exception):
-            raise answer[0]
-        return answer[0]
+    def get(self, answer: Answer) -> Any:
+        if isinstance(answer.value, Exception):
+            raise answer.value
+        return answer.value
 
     def kill(self, actor: Any) -> None:
         self.called.append("kill")

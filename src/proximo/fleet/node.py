@@ -60,6 +60,7 @@ class RunOnNode:
         self._told = Interrupt(deaf=True)
         self._notes: deque[str] = deque()
         self._end: Message | None = None
+        self._outbox: Outbox | None = None
         self._held = contextlib.ExitStack()
         self._names = ("", "")
         """What its folder is called here, and what at home."""
@@ -72,7 +73,7 @@ class RunOnNode:
         home. `places` are where the user's own modules were found; `save` asks for a checkpoint each minute."""
         place = Path(tempfile.mkdtemp(prefix="proximo-"))
         self._held.callback(shutil.rmtree, place, ignore_errors=True)
-        self._log, self._outbox = place / "log", None
+        self._log = place / "log"
         if files is not None:
             folder = place / "run"
             self._outbox = Outbox(folder, write_folder(folder, files))
