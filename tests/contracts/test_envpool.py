@@ -139,7 +139,7 @@ def test_numbers_of_infos_are_reported() -> None:
     told = []
     for _ in range(6):
         pool.send(0, {ONE: np.zeros(3, np.int32)})
-        told.append(np.copy(pool.recv(0).info))
+        told.append(np.array(pool.recv(0).info))
     assert pool.info_names == ["elapsed_step"]
     pool.close()
     each = [[number, np.nan] for number in (1, 2, 3, 4, np.nan, 1)]

@@ -403,7 +403,7 @@ def test_numbers_of_infos_are_reported(workers: int) -> None:
         told = []
         for _ in range(4):
             exchange(env, np.ones(3, int))
-            told.append(np.copy(received(env).info))
+            told.append(np.array(received(env).info))
         nan = math.nan
         each = [[1, nan, nan, nan], [2, nan, nan, nan], [3, 1, 3, nan], [1, nan, nan, nan]]
         np.testing.assert_array_equal(told, [[row] * 3 for row in each])
@@ -421,7 +421,7 @@ def test_infos_that_are_no_numbers(value: Any) -> None:
         env.reset(0)
         exchange(env, np.ones(1, int))
         if value is None:  # as good as not there
-            assert np.isnan(received(env).info).all()
+            assert np.isnan(np.array(received(env).info)).all()
         else:
             with pytest.raises(EnvError, match=r"info\['odd'\] must be a number to be tracked \(track.info\), not "):
                 received(env)

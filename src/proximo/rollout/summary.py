@@ -38,7 +38,9 @@ class Evaluation:
         finite number is None. `interrupted` stands there only if not all episodes were played."""
         low, high = share_interval(int(self.successes.sum()), len(self.successes))
         success = {"success_rate": float(self.successes.mean()), "success_low": low, "success_high": high}
-        each = {f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()}
+        each: dict[str, float | None] = {
+            f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()
+        }
         each |= {name: known_mean(values) for name, values in self.info.items()}
         numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}

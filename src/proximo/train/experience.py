@@ -116,7 +116,7 @@ def evaluate_policy(
     """
     kind = convert(replace(find_setting("eval.actions"), path="actions"), actions)
     if kind == BOTH:
-        given = {"seed": seed, "env_kwargs": env_kwargs, "env_wrappers": env_wrappers, "info": info}
+        given: dict[str, Any] = {"seed": seed, "env_kwargs": env_kwargs, "env_wrappers": env_wrappers, "info": info}
         again = partial(evaluate_policy, agent, env, episodes, **given)
         return again(actions=LIKELY) | under(DRAWN, again(actions=DRAWN))
     if episodes < 1:
