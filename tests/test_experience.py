@@ -93,7 +93,7 @@ def test_many_agents_of_anybody() -> None:
     assert found["return_mean"] == found["agent/aimer_0/return_mean"] == 1
     with pytest.raises(UserError, match="gives a dictionary of actions by agent, not int"):
         evaluate_policy(lambda seen: 1, team_probes.TwoKinds(), 5)
-    with pytest.raises(UserError, match="The actions lack that of sorter_0"):
+    with pytest.raises(UserError, match="There is no action for sorter_0"):
         evaluate_policy(lambda seen: {}, team_probes.TwoKinds(), 5)
 
 

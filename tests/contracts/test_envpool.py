@@ -140,10 +140,10 @@ def test_numbers_of_infos_are_reported() -> None:
     for _ in range(6):
         pool.send(0, {ONE: np.zeros(3, np.int32)})
         told.append(np.copy(pool.recv(0).info))
+    assert pool.info_names == ["elapsed_step"]
     pool.close()
     each = [[number, np.nan] for number in (1, 2, 3, 4, np.nan, 1)]
     np.testing.assert_array_equal(told, [[row] * 3 for row in each])
-    assert pool.info_names == ["elapsed_step"]
     wide = with_info(host_source("envpool/Pong-v5"), ("ram",)).open_envs(2, EnvConfig())
     with pytest.raises(EnvError, match=r"info\['ram'\] \(track.info\) must be one for each of"):
         wide.reset(0)

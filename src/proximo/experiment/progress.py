@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from proximo.display.console import duration, number
-from proximo.display.printing import make_rich, safe
+from proximo.display.console import duration, last_step, number
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.tables import comparison_table
@@ -56,6 +56,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+def make_progress() -> Progress:
+    """What shows an experiment that Python runs: a table in a terminal, lines in a notebook, else only what fails."""
+    rich = make_rich()
+    return ProgressDisplay(rich) if rich.is_terminal or rich.is_jupyter else Progress()
 
 
 class ProgressDisplay(Progress):
@@ -118,7 +124,7 @@ class ProgressDisplay(Progress):
             if (key or sentence) in self._said:
                 return
             self._said.add(key or sentence)
-        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+        say(self.rich, safe(sentence), "dim")
 
     def warn(self, sentence: str) -> None:
         self.note(sentence)
@@ -150,7 +156,7 @@ class ProgressDisplay(Progress):
         bar = ProgressBar(total=self._total, completed=done, width=WIDTH)
         table.add_row(bar, f"{self._ended} of {len(self._missing)} runs", f"[bold]{left}[/bold] left")
         for run, step, returned in running:
-            total = run.config.train.total_timesteps
-            steps = f"{step:,} / {total:,} steps" if step else "starting"
+            total = last_step(run.config)
+            steps = f"{min(step, total):,} / {total:,} steps" if step else "starting"
             table.add_row(f"[dim]{safe(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
         return table

@@ -74,7 +74,7 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
     said = []
     if tuned:
         values = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        said.append(f"Preset for {title} ({leave_out} leaves it out): {values}")
+        said.append(f"Preset for {title} ({leave_out} trains without it): {values}")
     steps = "train.total_timesteps"
     if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
         said.append(
@@ -92,8 +92,8 @@ def without_preset(config: Config, how: str, why: str | None = None) -> str:
         why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
     standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
     taken = (
-        f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
+        f"{config.env.num_envs} x {ppo.rollout_length} steps per update, {ppo.epochs_per_update} epochs of minibatches "
         f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
         f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
     )
-    return f"{why.rstrip('.')}: it is trained with the defaults ({taken}). {how}"
+    return f"{why.rstrip('.')}, so the defaults are used ({taken}). {how}"

@@ -164,7 +164,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not isinstance(actions, Mapping):
         raise UserError(f"For many agents, `act` gives a dictionary of actions by agent, not {type(actions).__name__}.")
     if lacking := [agent for agent in seen if agent not in actions]:
-        raise UserError(f"The actions lack that of {lacking[0]}, who is there and acts.")
+        raise UserError(f"There is no action for {lacking[0]}, which is present and acts.")
     return {
         name: stacked(
             group.action_space,

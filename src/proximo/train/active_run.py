@@ -34,7 +34,7 @@ from proximo.train.progress import Progress
 from proximo.train.schedule import Schedule
 from proximo.train.setup import Start, given_by, is_complete
 
-RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+RESEEDED = " The environments cannot be restored to where they were, so new episodes begin, with new seeds."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
@@ -116,7 +116,8 @@ class ActiveRun:
         self.checkpoints.raise_trouble()  # before anything says that all is saved
         self.console.finish(self.result, self.path)
         if self.failure:
-            raise TrainingError(f"{self.failure} The policy before that update is in {shown(self.path / 'models')}.")
+            kept = f"The policy before that update is in {shown(self.path / 'models')}"
+            raise TrainingError(f"{self.failure} {kept}; docs/troubleshooting.md says what helps.")
         return True
 
     def start(self) -> None:
