@@ -19,7 +19,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from proximo import settings
 from proximo.config import Config
