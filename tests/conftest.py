@@ -113,7 +113,18 @@ def with_pictures() -> Callable[[], AbstractContextManager[None]]:
     return drawn
 
 
-WAITING = ("cli", "experiment", "faults", "gymnasium", "mlflow", "resume", "signals", "snapshot", "strangers")
+WAITING = (
+    "cli",
+    "cluster",
+    "experiment",
+    "faults",
+    "gymnasium",
+    "mlflow",
+    "resume",
+    "signals",
+    "snapshot",
+    "strangers",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

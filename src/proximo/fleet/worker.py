@@ -123,7 +123,7 @@ def main() -> None:
     os.dup2(2, 1)  # what environments print is not for the fleet
     leave_signals()
     end_without_threads(0)
-    jobs: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[tuple[Message, Interrupt] | None] = queue.SimpleQueue()
     with Interrupt(deaf=True) as interrupt:
         threading.Thread(target=_listen, args=[jobs, interrupt], daemon=True).start()
 
@@ -133,21 +133,25 @@ def main() -> None:
             except OSError:
                 interrupt.end(signal.SIGTERM)
 
-        while (job := jobs.get()) is not None:
-            say(_train(job, say) if interrupt.signal is None else {"end": "interrupted"})
+        while (taken := jobs.get()) is not None:
+            job, told = taken
+            with told:
+                say(_train(job, say) if told.signal is None else {"end": "interrupted"})
 
 
-def _listen(jobs: queue.SimpleQueue[Message | None], interrupt: Interrupt) -> None:
-    """Runs in a thread."""
+def _listen(jobs: queue.SimpleQueue[tuple[Message, Interrupt] | None], interrupt: Interrupt) -> None:
+    """Runs in a thread. Each job is told for itself; all of them by `interrupt`."""
+    told = interrupt
     for line in sys.stdin.buffer:
         if line == END:
             break
         if line == STOP:
-            interrupt.end(signal.SIGTERM)
+            told.end(signal.SIGTERM)
         elif line == SAVE:
-            interrupt.save()
+            told.save()
         else:
-            jobs.put(json.loads(line))
+            told = Interrupt(deaf=True)
+            jobs.put((json.loads(line), told))
     else:
         interrupt.end(signal.SIGTERM)
         last = threading.Timer(LET_GO_SECONDS, os._exit, [1])  # whatever the environment is at
