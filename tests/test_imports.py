@@ -51,12 +51,15 @@ ALLOWED = {
     "pyfunc": "policy",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
     "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
+    "tuning": "compile config credentials display errors experiment plots presets run_dir settings spaces yaml_file "
+    "envs ppo train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
 # The only file that may import a library.
 OWNER = {
     "mlflow": "tracking/mlflow.py",
+    "optuna": "tuning/study.py",
     "typer": "cli",
     "gymnax": "envs/compiled/gymnax.py",
     "pettingzoo": "envs/host/",

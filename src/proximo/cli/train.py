@@ -51,7 +51,7 @@ Examples:
 """
 
 
-CHANGED = "--set changes them, `proximo settings` lists them, `proximo experiment` compares."
+CHANGED = "--set changes them, `proximo settings` lists them, `proximo tune {}` searches for better ones."
 
 
 @app.command(help=TRAIN_HELP)
@@ -114,7 +114,7 @@ def train(
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
     if unfit or (not isinstance(which, str) and not tuned and config is None):
-        said.append(without_preset(trainer.config, CHANGED, unfit))
+        said.append(without_preset(trainer.config, CHANGED.format(env_id), unfit))
     for sentence in () if quiet else said:
         out.print(f"[dim]{safe(sentence)}[/dim]")
     run_to_end(trainer)
