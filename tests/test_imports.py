@@ -49,10 +49,11 @@ ALLOWED = {
     "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
+    "fleet": "compile config display envs errors ppo processes run_dir settings train",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
-    "tuning": "compile config credentials display errors experiment plots presets run_dir settings spaces yaml_file "
-    "envs ppo train",
+    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
+    "tuning": "compile config credentials display errors experiment fleet plots presets run_dir settings spaces "
+    "yaml_file envs ppo train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
     from proximo.experiment.runner import run_multiple_experiments
-    from proximo.experiment.single import run_single_experiment
+    from proximo.fleet.single import run_single_experiment
     from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
@@ -55,7 +55,7 @@ _HOMES = {
     "evaluate_agent": "proximo.train.experience",
     "evaluate_policy": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
-    "run_single_experiment": "proximo.experiment.single",
+    "run_single_experiment": "proximo.fleet.single",
     "scale_by_rates": "proximo.ppo.optimizer",
 }
 

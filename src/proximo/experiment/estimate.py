@@ -9,7 +9,7 @@ from pathlib import Path
 
 from proximo.config import CheckpointConfig, Config, EvalConfig, StopConfig, TrainConfig
 from proximo.experiment.plan import Plan
-from proximo.experiment.runner import available_cores, shape_of
+from proximo.fleet.local import available_cores, shape_of
 from proximo.train.trainer import PPOTrainer
 
 SECONDS = 1.0

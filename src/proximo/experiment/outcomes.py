@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proximo.run_dir.directory import CONFIG, METRICS
+from proximo.run_dir.directory import CONFIG, ERROR, METRICS
 from proximo.run_dir.read import UNREADABLE, RunStatus, finite, read_rows, read_status
 
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""
 MISSING, DAMAGED = "missing", "damaged"
-ERROR = "error.txt"
-"""In the folder of a run: what ended the last attempt."""
 
 
 class Curve(NamedTuple):

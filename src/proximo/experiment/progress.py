@@ -19,14 +19,16 @@ from proximo.display.printing import make_rich, safe
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.tables import comparison_table
+from proximo.fleet.jobs import Ended
 from proximo.run_dir.files import shown
+from proximo.run_dir.read import Row
 
 WIDTH = 40
 STYLES = {"failed": "red", "interrupted": "yellow"}
 
 
 class Progress:
-    """Says nothing, but warns of what fails. Its methods are called from several threads."""
+    """Says nothing, but warns of what fails."""
 
     signal: int | None = None
     """What interrupted the experiment."""
@@ -35,13 +37,18 @@ class Progress:
 
     def began(self, run: PlannedRun) -> None: ...
 
-    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
+    def advanced(self, run: PlannedRun, row: Row) -> None: ...
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
-        if message["end"] == "failed":
-            warnings.warn(printable(f"{run.folder} failed: {message['sentence']}"), stacklevel=1)
+    def noted(self, run: PlannedRun, sentence: str) -> None: ...
+
+    def ended(self, run: PlannedRun, how: Ended) -> None:
+        if how.end == "failed":
+            warnings.warn(printable(f"{run.folder} failed: {how.sentence}"), stacklevel=1)
 
     def note(self, sentence: str) -> None: ...
+
+    def headline(self, text: str) -> None:
+        """What stands beside the bar from now on."""
 
     def warn(self, sentence: str) -> None:
         warnings.warn(sentence, stacklevel=2)
@@ -64,6 +71,7 @@ class ProgressDisplay(Progress):
         self._at: dict[str, tuple[PlannedRun, int, float | None]] = {}
         self._said: set[str] = set()
         self._done_steps = self._ended = 0
+        self._headline = ""
 
     def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
         self._missing = missing
@@ -88,26 +96,25 @@ class ProgressDisplay(Progress):
     def began(self, run: PlannedRun) -> None:
         self._show(run, 0, None)
 
-    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None:
-        if "note" in message:
-            key = re.sub(r"\d[\d.,]*", "#", message["note"])  # that another takes 9 us and not 8 is no news
-            self.note(f"{run.folder.removeprefix('runs/')}: {message['note']}", key)
-        else:
-            self._show(run, message["step"], message["returned"])
+    def advanced(self, run: PlannedRun, row: Row) -> None:
+        self._show(run, row["step"], row.get("recent/return_mean"))
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
+    def noted(self, run: PlannedRun, sentence: str) -> None:
+        key = re.sub(r"\d[\d.,]*", "#", sentence)  # that another takes 9 us and not 8 is no news
+        self.note(f"{run.folder.removeprefix('runs/')}: {sentence}", key)
+
+    def ended(self, run: PlannedRun, how: Ended) -> None:
         with self._lock:
             self._at.pop(run.folder, None)
             self._done_steps += run.config.train.total_timesteps
             self._ended += 1
-        end = message["end"]
-        style = STYLES.get(end, "")
-        name, why = safe(run.folder.removeprefix("runs/")), safe(message.get("sentence", ""))
-        if end == "failed":
+        style = STYLES.get(how.end, "")
+        name, why = safe(run.folder.removeprefix("runs/")), safe(how.sentence)
+        if how.end == "failed":
             self.rich.print(f"[{style}]failed[/{style}] {name}: {why}")
         elif not self._live:
-            took = f" in {duration(message['seconds'])}" if "seconds" in message else ""
-            self.rich.print(f"{self._ended} of {len(self._missing)}  {name}: {end}{took}")
+            took = "" if how.seconds is None else f" in {duration(how.seconds)}"
+            self.rich.print(f"{self._ended} of {len(self._missing)}  {name}: {how.end}{took}")
         self._refresh()
 
     def note(self, sentence: str, key: str | None = None) -> None:
@@ -116,6 +123,10 @@ class ProgressDisplay(Progress):
                 return
             self._said.add(key or sentence)
         self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+
+    def headline(self, text: str) -> None:
+        self._headline = text
+        self._refresh()
 
     def warn(self, sentence: str) -> None:
         self.note(sentence)
@@ -146,6 +157,8 @@ class ProgressDisplay(Progress):
         left = duration(elapsed * (self._total - done) / done) if done else "?"
         bar = ProgressBar(total=self._total, completed=done, width=WIDTH)
         table.add_row(bar, f"{self._ended} of {len(self._missing)} runs", f"[bold]{left}[/bold] left")
+        if self._headline:
+            table.add_row(f"[bold]{safe(self._headline)}[/bold]")
         for run, step, returned in running:
             total = run.config.train.total_timesteps
             steps = f"{step:,} / {total:,} steps" if step else "starting"

@@ -66,9 +66,11 @@ class ExperimentFeeder:
         self._connect()
         for run in self.plan.runs:
             self._feed(run)
+        self.plan = Plan.load(self.out)  # a study adds to it
 
     def finish(self) -> None:
         """Send everything that is left, and the comparison."""
+        self.plan = Plan.load(self.out)
         self._connect()
         for run in self.plan.runs:
             if run.folder not in self._done and (self.out / run.folder / "config.yaml").is_file():
@@ -111,16 +113,18 @@ class ExperimentFeeder:
 
     def _connect(self) -> None:
         """Find the runs that stand for the experiment and its trials, or begin them."""
-        if self._groups:
+        overrides = {run.trial: run.overrides for run in self.plan.runs}
+        if {"", *overrides} == self._groups.keys():
             return
         if self._client is None:
             self._client = make_client(self.uri)
         self._memory |= {"uri": self.uri, "key": self._memory.get("key") or uuid.uuid4().hex}
         write_atomically(self.out / MEMORY, to_json(self._memory, indent=2) + "\n")
         place = find_experiment(self._client, self.uri, self._experiment_name)
-        groups = {"": self._group(place, self._memory["key"], self.out.name, {}, {})}
-        overrides = {run.trial: run.overrides for run in self.plan.runs}
+        groups = self._groups or {"": self._group(place, self._memory["key"], self.out.name, {}, {})}
         for number, (trial, changed) in enumerate(overrides.items()):
+            if trial in groups:
+                continue
             key, tags = f"{self._memory['key']}-{number}", {"mlflow.parentRunId": groups[""], "trial": trial}
             groups[trial] = self._group(place, key, trial, tags, changed)
         self._groups = groups

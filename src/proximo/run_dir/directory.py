@@ -22,6 +22,8 @@ from proximo.run_dir.lock import take_lock
 
 RUNS = Path("runs")
 CONFIG, METRICS, RESULT = "config.yaml", "metrics.jsonl", "result.json"
+ERROR = "error.txt"
+"""Of a run in a fleet: what ended the last attempt."""
 READERS_SECONDS = 0.5
 """How long somebody who only looks whether the run is trained may hold its lock."""
 CHUNK = 2**20
