@@ -113,7 +113,8 @@ def test_the_settings_themselves_are_a_point_as_far_as_they_lie_in_the_space() -
         ("ppo.gamma: {choices: [0.9], when: {network.memory: never}}", "network.memory must be one of"),
         ("{ppo: {gamma: {choices: [0.9]}}, ppo.gamma: {choices: [0.8]}}", "ppo.gamma is given twice"),
         (
-            "{ppo.gamma: {choices: [0.9], when: {ppo.gae_lambda: 1}}, ppo.gae_lambda: {choices: [1], when: {ppo.gamma: 1}}}",
+            "{ppo.gamma: {choices: [0.9], when: {ppo.gae_lambda: 1}},"
+            " ppo.gae_lambda: {choices: [1], when: {ppo.gamma: 1}}}",
             "depend on each other",
         ),
         ("[1, 2]", "must hold settings with what is searched"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from proximo.rollout.types import Rollout
     from proximo.train.experience import evaluate_agent, evaluate_policy
     from proximo.train.trainer import PPOTrainer
+    from proximo.tuning.search import tune
 
 __all__ = [
     "AsyncEnvPool",
@@ -38,6 +39,7 @@ __all__ = [
     "run_multiple_experiments",
     "run_single_experiment",
     "scale_by_rates",
+    "tune",
 ]
 
 _HOMES = {
@@ -57,6 +59,7 @@ _HOMES = {
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.fleet.single",
     "scale_by_rates": "proximo.ppo.optimizer",
+    "tune": "proximo.tuning.search",
 }
 
 

@@ -87,7 +87,7 @@ class Plan:
 
     @classmethod
     def load(cls, out: Path) -> Plan:
-        """The plan of the experiment in `out`."""
+        """The plan of the experiment, or the study, in `out`."""
         try:
             saved = read_json(out / PLAN, LARGEST_PLAN)
             runs = tuple(_loaded(run, out) for run in saved["runs"])

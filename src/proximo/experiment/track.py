@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.credentials import redacted
-from proximo.experiment.plan import Plan, PlannedRun
+from proximo.experiment.plan import PLAN, Plan, PlannedRun
 from proximo.run_dir.files import LARGEST_PLAN, read_mapping, to_json, write_atomically
 from proximo.run_dir.read import is_complete
 from proximo.tracking.facts import safe_name
@@ -44,7 +44,7 @@ class ExperimentFeeder:
 
     def __init__(self, out: Path, uri: str | None = None, tell: Callable[..., object] = dict):
         self._tell = tell
-        self.out, self.plan = out, Plan.load(out)
+        self.out, self.plan, self._changed = out, Plan.load(out), (out / PLAN).stat().st_mtime_ns
         self._memory = read_mapping(out / MEMORY)
         self.uri = find_uri(out, uri or self.plan.runs[0].config.track.tracking_uri, self._memory)
         self._client: Any = None
@@ -63,14 +63,14 @@ class ExperimentFeeder:
 
     def feed(self) -> None:
         """Send what runs that are at work have written, and all of those that have ended."""
+        self._look()
         self._connect()
         for run in self.plan.runs:
             self._feed(run)
-        self.plan = Plan.load(self.out)  # a study adds to it
 
     def finish(self) -> None:
         """Send everything that is left, and the comparison."""
-        self.plan = Plan.load(self.out)
+        self._look()
         self._connect()
         for run in self.plan.runs:
             if run.folder not in self._done and (self.out / run.folder / "config.yaml").is_file():
@@ -86,6 +86,12 @@ class ExperimentFeeder:
         for file in sorted(file for pattern in FILES for file in self.out.glob(pattern)):
             folder = file.relative_to(self.out).parent.as_posix()
             self._client.log_artifact(self._groups[""], str(file), None if folder == "." else folder)
+
+    def _look(self) -> None:
+        """Read the plan again if it was written again: a study adds to it."""
+        changed = (self.out / PLAN).stat().st_mtime_ns
+        if changed != self._changed:
+            self.plan, self._changed = Plan.load(self.out), changed
 
     def _feed(self, run: PlannedRun) -> None:
         path = self.out / run.folder

@@ -17,7 +17,9 @@ from proximo import settings
 from proximo.config import Config
 from proximo.errors import UserError
 from proximo.experiment import statistics as st
+from proximo.experiment.outcomes import Outcome
 from proximo.experiment.plan import SPACING, PlannedRun
+from proximo.experiment.summarize import Comparison
 from proximo.run_dir.files import LARGEST_PLAN, read_json, to_json, write_atomically
 from proximo.settings import SETTINGS, Values
 from proximo.train.trust import vouch_for
@@ -155,14 +157,16 @@ def winner(scores: Mapping[int, Sequence[float]]) -> int | None:
     return max(known, key=lambda number: known[number], default=None)
 
 
-def verdict(summary: Mapping[str, Any], protocol: Protocol, number: int) -> str | None:
-    """What the test says of the winner, in the words of comparisons; None while there is nothing to say."""
+def verdict(tests: Sequence[Outcome], protocol: Protocol, number: int) -> str | None:
+    """What the test says of the winner, in the words of comparisons; None where it has nothing to compare."""
     if number == 0:
         return NO_DIFFERENCE
-    for pair in summary["pairs"]:
-        if pair["probability"] is not None:
-            return {None: NO_DIFFERENCE, tested_name(protocol, 0): WORSE}.get(pair["better"], BETTER)
-    return None
+    env = protocol.base.env.id
+    found = Comparison("", tuple(tests))
+    first, second = (found.scores(tested_name(protocol, one)) for one in (number, 0))
+    if env not in first or env not in second:
+        return None
+    return {1: BETTER, 0: NO_DIFFERENCE, -1: WORSE}[st.improvement(first, second).shown]
 
 
 def best_values(config: Config, tuned: Values, space: Space) -> Values:

@@ -300,6 +300,11 @@ def open_storage(out: Path, url: str | None) -> optuna.storages.BaseStorage:
         return storages.JournalStorage(journal.JournalFileBackend(str(path), journal.JournalFileOpenLock(str(path))))
 
 
+def in_memory() -> optuna.storages.BaseStorage:
+    """A record that is kept nowhere."""
+    return load_optuna().storages.InMemoryStorage()
+
+
 def _cut(path: Path) -> None:
     """Remove a line that was not written to its end: the next would be joined to it."""
     content = read_inside(path, LARGEST_PLAN)
