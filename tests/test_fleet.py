@@ -138,4 +138,4 @@ def test_rows_are_read_as_they_come(tmp_path: Path) -> None:
 
 
 def test_the_seam_is_what_both_kinds_implement() -> None:
-    assert Fleet.__abstractmethods__ == {"submit", "cancel", "close", "_news", "_busy"}
+    assert Fleet.__abstractmethods__ == {"count", "submit", "cancel", "close", "_news", "_busy"}

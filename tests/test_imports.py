@@ -49,7 +49,7 @@ ALLOWED = {
     "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
-    "fleet": "compile config display envs errors ppo processes run_dir settings train",
+    "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
     "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
     "tuning": "compile config credentials display errors experiment fleet plots presets run_dir settings spaces "
@@ -64,6 +64,7 @@ OWNER = {
     "typer": "cli",
     "gymnax": "envs/compiled/gymnax.py",
     "pettingzoo": "envs/host/",
+    "ray": "fleet/cluster.py",
 }
 
 

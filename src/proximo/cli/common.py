@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from proximo import settings
 from proximo.display.printing import make_rich
 from proximo.errors import UserError
+from proximo.fleet.cluster import Cluster
 
 app = typer.Typer(
     name="proximo",
@@ -51,6 +53,43 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import Python modules that the settings name, though the folder was not made here."),
 ]
+
+
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Train on a Ray cluster: auto (this machine's, started if there is none), HOST:PORT or ray://HOST:PORT.",
+    ),
+]
+CpusPerRun = Annotated[
+    int | None, typer.Option(metavar="N", help="CPUs that each run gets on the cluster; 1 by default.", min=1)
+]
+GpusPerRun = Annotated[
+    float | None, typer.Option(metavar="N", help="GPUs that each run gets on the cluster; none by default.", min=0)
+]
+RuntimeEnv = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="YAML with Ray's runtime_env: how packages and files get to the nodes."),
+]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="The nodes see this machine's folders; nothing is sent over the network.")
+]
+
+
+def chosen_cluster(
+    address: str | None, cpus: int | None, gpus: float | None, runtime_env: Path | None, shared: bool
+) -> Cluster | None:
+    """What `--cluster` and the options about it ask for."""
+    if address is not None:
+        return Cluster(address, cpus or 1, gpus or 0.0, runtime_env, shared)
+    for name, given in {"cpus-per-run": cpus, "gpus-per-run": gpus, "runtime-env": runtime_env}.items():
+        if given is not None:
+            raise UserError(f"--{name} is for runs on a cluster: give --cluster as well.")
+    if shared:
+        raise UserError("--shared is for runs on a cluster: give --cluster as well.")
+    return None
 
 
 def with_env_arguments(flags: settings.Values, given: settings.Values, texts: list[str] | None) -> settings.Values:

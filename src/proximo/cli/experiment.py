@@ -9,15 +9,21 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    ClusterAddress,
+    CpusPerRun,
     EnvArguments,
+    GpusPerRun,
     Mlflow,
     NoMlflow,
     NoPreset,
     Preset,
     Quiet,
+    RuntimeEnv,
+    Shared,
     Trust,
     app,
     check_loudness,
+    chosen_cluster,
     chosen_preset,
     flag,
     given_settings,
@@ -39,6 +45,8 @@ Examples:
 * `proximo experiment examples/clip.yaml --dry-run` shows the runs and how long they would take
 
 * `proximo experiment --resume runs/NAME`
+
+* `proximo experiment examples/clip.yaml --cluster auto` trains on a Ray cluster (docs/cluster.md)
 """
 
 
@@ -74,6 +82,11 @@ def experiment(
         Path | None,
         typer.Option(metavar="DIR", help="Continue an experiment that was interrupted.", show_default=False),
     ] = None,
+    cluster: ClusterAddress = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    runtime_env: RuntimeEnv = None,
+    shared: Shared = False,
     mlflow: Mlflow = None,
     no_mlflow: NoMlflow = False,
     trust: Trust = False,
@@ -82,12 +95,15 @@ def experiment(
     from proximo.experiment.plan import Plan, default_folder
 
     check_loudness(quiet)
+    where = chosen_cluster(cluster, cpus_per_run, gpus_per_run, runtime_env, shared)
+    if dry_run and where is not None:
+        raise UserError("--dry-run measures how fast this machine is, and says nothing of a cluster; leave one out.")
     if resume is not None:
         others = (what, trials, steps, seed, out_dir, config, assignments, env_arguments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
             raise UserError(
                 "--resume continues an experiment as it was planned; only --jobs, --trust and --quiet can be given "
-                "with it."
+                "with it, and where it is trained: --cluster and what belongs to it."
             )
         if (resume / "study.json").exists():
             raise UserError(f"{resume} is the folder of a study; `proximo tune --resume {resume}` continues it.")
@@ -107,7 +123,7 @@ def experiment(
     if resume is None:
         plan.save(path)
     progress = Progress() if quiet else ProgressDisplay(out)
-    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None)
+    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None, cluster=where)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)
     failed = sum(run["state"] != "complete" for run in summary["runs"])

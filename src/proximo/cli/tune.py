@@ -9,15 +9,21 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    ClusterAddress,
+    CpusPerRun,
     EnvArguments,
+    GpusPerRun,
     Mlflow,
     NoMlflow,
     NoPreset,
     Preset,
     Quiet,
+    RuntimeEnv,
+    Shared,
     Trust,
     app,
     check_loudness,
+    chosen_cluster,
     chosen_preset,
     flag,
     given_settings,
@@ -42,6 +48,8 @@ Examples:
 * `proximo tune LunarLander-v3 --save-preset` keeps what is found: `proximo train LunarLander-v3` then uses it
 
 * `proximo tune --resume runs/NAME`
+
+* `proximo tune CartPole-v1 --cluster auto` trains on a Ray cluster (docs/cluster.md)
 """
 
 
@@ -89,12 +97,20 @@ def tune(
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue a study that was interrupted.", show_default=False)
     ] = None,
+    cluster: ClusterAddress = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    runtime_env: RuntimeEnv = None,
+    shared: Shared = False,
     mlflow: Mlflow = None,
     no_mlflow: NoMlflow = False,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     check_loudness(quiet)
+    where = chosen_cluster(cluster, cpus_per_run, gpus_per_run, runtime_env, shared)
+    if dry_run and where is not None:
+        raise UserError("--dry-run measures how fast this machine is, and says nothing of a cluster; leave one out.")
     from proximo.experiment.progress import Progress
 
     if resume is not None:
@@ -102,14 +118,14 @@ def tune(
         if any(given is not None for given in (*others, preset, mlflow)) or no_preset or no_mlflow or dry_run:
             raise UserError(
                 "--resume continues a study as it was asked for; only --jobs, --storage, --save-preset, --trust and "
-                "--quiet can be given with it."
+                "--quiet can be given with it, and where it is trained: --cluster and what belongs to it."
             )
         from proximo.tuning.progress import StudyDisplay
         from proximo.tuning.protocol import Protocol
         from proximo.tuning.search import carry_out
 
         progress = Progress() if quiet else StudyDisplay(out)
-        how: dict[str, Any] = {"trust": trust, "storage": storage, "save_preset": save_preset}
+        how: dict[str, Any] = {"trust": trust, "storage": storage, "cluster": where, "save_preset": save_preset}
         carry_out(Protocol.load(resume), resume, jobs, progress, **how)
     else:
         flags = given_settings(assignments, mlflow, no_mlflow, {"train.total_timesteps": steps, "seed": seed})
@@ -123,14 +139,15 @@ def tune(
         from proximo.tuning.progress import StudyDisplay
         from proximo.tuning.search import begin, carry_out, default_folder, make_protocol
 
-        question = make_protocol(None, values, {}, chosen_preset(preset, no_preset), *asked, own={})
+        question = make_protocol(None, values, {}, chosen_preset(preset, no_preset), *asked, {}, "--no-preset")
         path = out_dir or default_folder(values["env.id"])
         if dry_run:
             show_study(question, path, jobs)
             return
         protocol = begin(question.protocol, path, storage, save_preset)
         progress = Progress() if quiet else StudyDisplay(out)
-        how = {"trust": True, "storage": storage, "save_preset": save_preset, "remarks": question.remarks}
+        how = {"trust": True, "storage": storage, "cluster": where, "save_preset": save_preset}
+        how["remarks"] = question.remarks
         carry_out(protocol, path, jobs, progress, **how)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from proximo.experiment.plan import (
 )
 from proximo.experiment.progress import Progress
 from proximo.experiment.track import make_tracker
+from proximo.fleet.choose import open_fleet
+from proximo.fleet.cluster import Cluster
 from proximo.fleet.jobs import Advanced, Began, Event, Fleet, HandedIn, Job, Noted
-from proximo.fleet.local import LOG, LocalFleet, available_cores, find_compiled
+from proximo.fleet.local import find_compiled
 from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
@@ -47,6 +50,7 @@ def run_multiple_experiments(
     progress: Progress | None = None,
     loss: Any = None,
     optimizer: Any = None,
+    cluster: str | Cluster | None = None,
     **keywords: Any,
 ) -> dict[str, Any]:
     """Train every trial on every environment with every seed, and compare; returns what `summary.json` holds.
@@ -57,6 +61,7 @@ def run_multiple_experiments(
     `env` is an id or a list of ids, an environment, or a factory. `seeds` is their number (0, 100,000, ...), or a list.
     Settings for all runs come from `config` and, as for `PPOTrainer`, from keywords. `jobs` runs are trained side by
     side; as many as there are processor cores by default. `loss` and `optimizer` are as for `PPOTrainer`, for all runs.
+    `cluster` is the address of a Ray cluster that trains them, or a `Cluster` that says more (docs/cluster.md).
     """
     prepare_backend()
     own = {"loss": loss, "optimizer": optimizer}
@@ -73,7 +78,8 @@ def run_multiple_experiments(
     plan = replace(make_plan(ids, chosen, given, flags, preset), by_id=named)
     path = Path(out) if out is not None else default_folder(plan.name)
     plan.save(path)
-    return carry_out(plan, path, jobs, progress, None if named else env, own, trust=True)
+    place = Cluster(cluster) if isinstance(cluster, str) else cluster
+    return carry_out(plan, path, jobs, progress, None if named else env, own, trust=True, cluster=place)
 
 
 def carry_out(
@@ -84,10 +90,11 @@ def carry_out(
     env: Any = None,
     own: Mapping[str, Any] | None = None,
     trust: bool = False,
+    cluster: Cluster | None = None,
 ) -> dict[str, Any]:
     """Train what is missing of the experiment in `out`, and write its results. `env` is the environment, where it was
     handed in as an object; `own` are the loss and the optimizer, where they were. `trust` imports Python modules that
-    the settings of an experiment name which was not made here."""
+    the settings of an experiment name which was not made here. `cluster` is where it is trained, if not here."""
     if env is None and not plan.by_id:
         raise UserError(
             f"The experiment in {out} is on an environment that was handed in as a Python object; hand it in again, "
@@ -104,27 +111,28 @@ def carry_out(
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is already running in another process.")
-        return _carry_out(plan, out, jobs, progress or Progress(), HandedIn(env, own or {}, trust))
+        return _carry_out(plan, out, jobs, progress or Progress(), HandedIn(env, own or {}, trust), cluster)
 
 
-def _carry_out(plan: Plan, out: Path, jobs: int | None, progress: Progress, given: HandedIn) -> dict[str, Any]:
+def _carry_out(
+    plan: Plan, out: Path, jobs: int | None, progress: Progress, given: HandedIn, cluster: Cluster | None
+) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
     compiled = find_compiled([run.config for run in missing], given)
-    count = max(1, min(jobs or len(available_cores()), len(missing)))
-    progress.start(plan, out, missing, count)
-    for sentence in plan.remarks:
-        progress.note(sentence)
-    if told := overlap(missing, compiled):
-        progress.note(told)
     tracker = make_tracker(plan, out, progress.warn)
-    with Interrupt() as interrupt, progress:
-        tracker.start()
-        try:
-            with LocalFleet(count, out / LOG, interrupt, given) as fleet:
-                train(missing, out, compiled, fleet, progress)
-            summary = summarize(plan, out)
-        finally:
-            tracker.close()
+    with Interrupt() as interrupt, contextlib.ExitStack() as shown:
+        with open_fleet(cluster, jobs, out, interrupt, given, len(missing)) as fleet:
+            progress.start(plan, out, missing, min(fleet.count, max(1, len(missing))))
+            for sentence in plan.remarks:
+                progress.note(sentence)
+            if told := overlap(missing, compiled):
+                progress.note(told)
+            shown.enter_context(progress)
+            tracker.start()
+            shown.callback(tracker.close)
+            train(missing, out, compiled, fleet, progress)
+        summary = summarize(plan, out)
+        shown.close()
         progress.signal = interrupt.signal
     progress.finish(summary, out)
     return summary

@@ -87,6 +87,11 @@ class Fleet(abc.ABC):
         self._interrupt = interrupt
         self._following: dict[Job, RowReader] = {}
 
+    @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many runs can be trained at a time."""
+
     @abc.abstractmethod
     def submit(self, job: Job) -> None:
         """Train it as soon as there is room."""

@@ -9,7 +9,6 @@ cores.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import threading
@@ -23,6 +22,7 @@ from proximo.config import Config
 from proximo.envs.arguments import env_key
 from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
+from proximo.fleet.cores import available_cores
 from proximo.fleet.jobs import Began, Ended, Fleet, HandedIn, Job, Noted
 from proximo.fleet.packing import pack
 from proximo.fleet.single import attempt
@@ -34,10 +34,6 @@ from proximo.train.program import settled
 LOG = "workers.log"
 NEWS_SECONDS = 0.02
 """What happens at the same time is told at the same time."""
-
-
-def available_cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def find_compiled(configs: Iterable[Config], given: HandedIn) -> set[str]:
@@ -82,6 +78,10 @@ class LocalFleet(Fleet):
     def __enter__(self) -> LocalFleet:
         self._stack.enter_context(same_for_all(self._given.env))
         return self
+
+    @property
+    def count(self) -> int:
+        return self._count
 
     def submit(self, job: Job) -> None:
         shape, name = shape_of(job.config), job.config.env.id

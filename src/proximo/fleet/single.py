@@ -12,15 +12,12 @@ from proximo.config import Config
 from proximo.display.console import Console
 from proximo.errors import EnvError, ProximoError
 from proximo.fleet.jobs import HandedIn
+from proximo.fleet.worker import LET_GO_SECONDS, Message
 from proximo.run_dir.directory import ERROR, METRICS
 from proximo.run_dir.files import write_atomically
 from proximo.run_dir.read import COMPLETE, is_running
 from proximo.train.checkpoint import steps
 from proximo.train.trainer import PPOTrainer
-
-Message = dict[str, Any]
-LET_GO_SECONDS = 20.0
-"""How long a process whose fleet was killed may take to save its run."""
 
 
 def run_single_experiment(
@@ -43,7 +40,7 @@ def run_single_experiment(
     own = {"loss": loss, "optimizer": optimizer}
     if out is None:
         trainer = PPOTrainer(env, config=config, console=console, **own)
-    elif _let_go(Path(out)):
+    elif let_go(Path(out)):
         trainer = PPOTrainer.resume(out, env, console=console, trust=trust, **own)
     else:
         trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
@@ -51,9 +48,9 @@ def run_single_experiment(
     return trainer.train()
 
 
-def _let_go(out: Path) -> bool:
+def let_go(out: Path) -> bool:
     """Wait for a process that is still saving the run in `out`; whether there is one to go on with."""
-    until = time.monotonic() + LET_GO_SECONDS
+    until = time.monotonic() + LET_GO_SECONDS + 1
     while (out / METRICS).exists() and is_running(out) and time.monotonic() < until:
         time.sleep(0.1)
     (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one

@@ -29,6 +29,8 @@ from proximo.train.interrupt import Interrupt
 Message = dict[str, Any]
 END, STOP, SAVE = b"end\n", b"stop\n", b"save\n"
 """No more jobs; stop the run at hand; write a checkpoint of it."""
+LET_GO_SECONDS = 20.0
+"""How long a process whose fleet was killed may take to save its run."""
 
 
 def describe(config: Config, folder: Path, packed: str, trust: bool) -> Message:
@@ -146,6 +148,9 @@ def _listen(jobs: queue.SimpleQueue[Message | None], interrupt: Interrupt) -> No
             jobs.put(json.loads(line))
     else:
         interrupt.end(signal.SIGTERM)
+        last = threading.Timer(LET_GO_SECONDS, os._exit, [1])  # whatever the environment is at
+        last.daemon = True
+        last.start()
     jobs.put(None)
 
 

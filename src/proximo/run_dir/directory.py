@@ -98,6 +98,21 @@ class RunDirectory:
         self.num_rows += len(self._waiting)
         self._waiting = []
 
+    def splice(self, place: int, text: bytes) -> None:
+        """Have `text` stand from `place` on: rows that were written elsewhere. Those that are here already stay."""
+        self.check()
+        file = self._metrics.fileno()
+        if place > os.fstat(file).st_size:
+            raise OSError(errno.EINVAL, "rows before these are missing")
+        here = os.pread(file, len(text) + 1, place)
+        if here == text:
+            return
+        same = _common_prefix(here, text)
+        self._metrics.truncate(place + same)
+        if self._metrics.write(text[same:]) < len(text) - same:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file)
+
     def sync(self) -> None:
         """Rows are on the disk itself when this returns: what is written next may count on them."""
         os.fsync(self._metrics.fileno())
@@ -143,6 +158,15 @@ def _own(path: str | Path, flags: int) -> int:
         os.close(file)
         raise OSError(errno.EMLINK, f"{Path(path).name} has other names (hard links); copy the folder first", path)
     return file
+
+
+def _common_prefix(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
 
 
 def _end_of_row(file: int, count: int) -> int | None:

@@ -188,7 +188,7 @@ class ActiveRun:
         asked = self.interrupt.save_asked()
         self.checkpoints.keep_state(self.state, progress.saved(), asked)
         if asked and self.checkpoints.hold(progress.saved()):
-            self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as SIGUSR1 asked.")
+            self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as asked.")
         self.console.show(rows)
         return True
 

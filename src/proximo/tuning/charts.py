@@ -155,7 +155,7 @@ def label(axes: Any, dimension: Dimension) -> None:
     elif dimension.form == "log":
         axes.set_xscale("log")
         axes.minorticks_off()
-        axes.margins(x=0.05)
+        axes.set_xlim(0.9 * dimension.low, 1.1 * dimension.high)
     else:
         axes.locator_params(axis="x", nbins=3, integer=dimension.whole)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proximo.experiment.estimate import estimate as estimate_plan
 from proximo.experiment.plan import Plan
-from proximo.fleet.local import available_cores
+from proximo.fleet.cores import available_cores
 from proximo.tuning.protocol import Protocol, settings_of, trial_run
 from proximo.tuning.space import GroupsOf
 from proximo.tuning.study import Study, in_memory

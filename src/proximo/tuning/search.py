@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -23,8 +24,10 @@ from proximo.experiment.plan import PLAN, Plan, PlannedRun, file_name
 from proximo.experiment.progress import Progress
 from proximo.experiment.runner import show, train
 from proximo.experiment.track import make_tracker
+from proximo.fleet.choose import open_fleet
+from proximo.fleet.cluster import Cluster
 from proximo.fleet.jobs import Advanced, Ended, Fleet, HandedIn, Job, RowReader
-from proximo.fleet.local import LOG, LocalFleet, available_cores
+from proximo.fleet.local import find_compiled
 from proximo.presets import choose_preset, find_preset, own_preset
 from proximo.run_dir.directory import RUNS, unused
 from proximo.run_dir.files import open_inside, shown, write_atomically
@@ -71,6 +74,7 @@ def tune(
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
     jobs: int | None = None,
+    cluster: str | Cluster | None = None,
     storage: str | None = None,
     out: str | Path | None = None,
     config: Mapping[str, Any] | str | Path | None = None,
@@ -90,7 +94,8 @@ def tune(
     with, given `config`, `preset` and keywords: they are trial 0. `steps` are those of each run. `space` is what is
     searched, a mapping or a YAML file; by default it is chosen by the kind of environment. `storage` is the address of
     a database, instead of a journal in the folder `out`. `save_preset` keeps what is found among the user's own
-    presets. `jobs` runs are trained side by side; `loss` and `optimizer` are as for `PPOTrainer`, for all runs.
+    presets. `jobs` runs are trained side by side, on the Ray `cluster` at an address if one is given; `loss` and
+    `optimizer` are as for `PPOTrainer`, for all runs.
     """
     own = {"loss": loss, "optimizer": optimizer}
     if steps is not None:
@@ -99,7 +104,8 @@ def tune(
     path = Path(out) if out is not None else default_folder(asked.protocol.base.env.id)
     protocol = begin(asked.protocol, path, storage, save_preset)
     handed_in = None if protocol.by_id else env
-    how = {"storage": storage, "save_preset": save_preset, "remarks": asked.remarks}
+    place = Cluster(cluster) if isinstance(cluster, str) else cluster
+    how: dict[str, Any] = {"storage": storage, "cluster": place, "save_preset": save_preset, "remarks": asked.remarks}
     return carry_out(protocol, path, jobs, progress, handed_in, own, trust=True, **how)
 
 
@@ -123,6 +129,7 @@ def make_protocol(
     pruner: Pruner,
     storage: str | None,
     own: Mapping[str, Any],
+    leave_out: str = "preset=False",
 ) -> Question:
     """The study that is asked for. What cannot be trained is refused here."""
     check_choice("sampler", sampler, Sampler)
@@ -130,7 +137,7 @@ def make_protocol(
     check_trials(trials)
     load_optuna()
     prepare_backend()
-    given = resolve(env, config, preset, keywords)
+    given = resolve(env, config, preset, keywords, leave_out=leave_out)
     base = with_own(given.config, {"loss": None, "optimizer": None, **own})
     if base.train.start_from is not None:
         raise UserError("train.start_from cannot be used in a search: its trials have networks of different shapes.")
@@ -212,6 +219,7 @@ def carry_out(
     own: Mapping[str, Any] | None = None,
     trust: bool = False,
     storage: str | None = None,
+    cluster: Cluster | None = None,
     save_preset: bool = False,
     remarks: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -243,7 +251,7 @@ def carry_out(
         study = Study(protocol.space, base, record, protocol.name, protocol.sampler, protocol.pruner, base.seed)
         prepare_backend()
         driver = Driver(protocol, out, study, HandedIn(env, own or {}, trust), progress or Progress())
-        return driver.run(jobs or len(available_cores()), save_preset, remarks)
+        return driver.run(jobs, cluster, save_preset, remarks)
 
 
 class Milestones:
@@ -284,26 +292,27 @@ class Driver:
     """By their folders, in order: what the plan in the folder says."""
     active: dict[Job, Active] = field(default_factory=dict)
 
-    def run(self, count: int, save_preset: bool, remarks: Sequence[str]) -> dict[str, Any]:
+    def run(
+        self, jobs: int | None, cluster: Cluster | None, save_preset: bool, remarks: Sequence[str]
+    ) -> dict[str, Any]:
         """Search, train the best again, test the winner, and write the results, as far as it comes."""
         protocol, progress = self.protocol, self.progress
         self.groups_of = make_groups_of(protocol.base, self.given.env)
-        source = envs.make_configured(protocol.base.env, self.given.env)
-        self.compiled = set() if isinstance(source, envs.HostSource) else {protocol.base.env.id}
+        self.compiled = find_compiled([protocol.base], self.given)
         if not self.study.trials:
             params, outside = params_of(protocol.base, protocol.space, self.groups_of)
             self.study.begin(params, bool(outside))
         self._plan([trial_run(protocol, trial.number, config) for trial, config in self._known()])
-        self._start(count, remarks)
         tracker = make_tracker(self._as_plan(), self.out, progress.warn)
-        with Interrupt() as interrupt, progress:
-            tracker.start()
-            try:
-                with LocalFleet(count, self.out / LOG, interrupt, self.given) as fleet:
-                    again, best = self._phases(fleet, interrupt, count)
-                summary = self._write(again, best, save_preset and interrupt.signal is None)
-            finally:
-                tracker.close()
+        with Interrupt() as interrupt, contextlib.ExitStack() as shown:
+            with open_fleet(cluster, jobs, self.out, interrupt, self.given, protocol.num_runs) as fleet:
+                self._start(fleet.count, remarks)
+                shown.enter_context(progress)
+                tracker.start()
+                shown.callback(tracker.close)
+                again, best = self._phases(fleet, interrupt)
+            summary = self._write(again, best, save_preset and interrupt.signal is None)
+            shown.close()
             progress.signal = interrupt.signal
         progress.finish(summary, self.out)
         return summary
@@ -317,9 +326,9 @@ class Driver:
         for remark in remarks:
             self.progress.note(remark)
 
-    def _phases(self, fleet: Fleet, interrupt: Interrupt, count: int) -> tuple[dict[int, list[float]], int | None]:
+    def _phases(self, fleet: Fleet, interrupt: Interrupt) -> tuple[dict[int, list[float]], int | None]:
         """The scores of the finalists, and the winner, as far as these are known before a signal comes."""
-        self._search(fleet, interrupt, count)
+        self._search(fleet, interrupt)
         if interrupt.signal is not None:
             return {}, None
         configs = {trial.number: config for trial, config in self._known()}
@@ -332,10 +341,10 @@ class Driver:
             self._train(tests, fleet)
         return scores, best
 
-    def _search(self, fleet: Fleet, interrupt: Interrupt, count: int) -> None:
+    def _search(self, fleet: Fleet, interrupt: Interrupt) -> None:
         """Train trials until there are as many as were asked for."""
         free = self.protocol.sampler == "random" and self.protocol.pruner == "none"
-        most = AHEAD * count if free else count
+        most = AHEAD * fleet.count if free else fleet.count
 
         def fill() -> None:
             while (
