@@ -378,6 +378,9 @@ class Driver:
             return
         run = trial_run(self.protocol, trial.number, config)
         self._plan([run])
+        if self.study.is_hopeless(trial.number):  # which was not written down
+            self.study.tell(trial.number, "pruned", trial.reported[-1][1])
+            return
         active = Active(trial, run, Milestones(config.train.total_timesteps, trial.reported))
         if is_complete(self.out / run.folder):  # its end was not written down
             reader = RowReader(self.out / run.folder)

@@ -85,7 +85,7 @@ class Study:
     ):
         optuna = load_optuna()
         self._space, self._base, self._kind, self._seed = space, base, sampler, seed
-        self._prunes = pruner != "none"
+        self._hopeless = set[int]()
         make_sampler(sampler, 0)  # whether it can be
         self._memory = optuna.storages.InMemoryStorage()
         self._replica = optuna.create_study(
@@ -124,7 +124,12 @@ class Study:
     def report(self, number: int, milestone: int, value: float) -> bool:
         """Write down the return at a milestone; whether the trial is to be ended there."""
         self._storage.set_trial_intermediate_value(self._trial_id(number), milestone, value)
-        return self._judge(number, milestone, value)
+        self._judge(number, milestone, value)
+        return self.is_hopeless(number)
+
+    def is_hopeless(self, number: int) -> bool:
+        """Whether a trial is to be ended, by what was written down of it."""
+        return number in self._hopeless
 
     def tell(self, number: int, state: State, value: float | None = None, why: str = "") -> None:
         """Write down how a trial ended; `why`, if it failed."""
@@ -170,11 +175,12 @@ class Study:
         if asked.state != "running":
             self._end(asked.number, asked.state, asked.value)
 
-    def _judge(self, number: int, milestone: int, value: float) -> bool:
+    def _judge(self, number: int, milestone: int, value: float) -> None:
         trial_id = self._replica.trials[number]._trial_id
         self._memory.set_trial_intermediate_value(trial_id, milestone, value)
         # Trial 0 is what others are compared with.
-        return self._replica.pruner.prune(self._replica, self._memory.get_trial(trial_id)) and number > 0
+        if number > 0 and self._replica.pruner.prune(self._replica, self._memory.get_trial(trial_id)):
+            self._hopeless.add(number)
 
     def _end(self, number: int, state: State, value: float | None) -> None:
         trial = self._replica.trials[number]
