@@ -127,4 +127,6 @@ def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(UserError, match="--pruner must be one of none, median, hyperband, not 'best'"):
         check_choice("pruner", "best", Pruner)
     with pytest.raises(UserError, match="--trials must be 1 to 10,000, not 0"):
-        check_trials(0)
+        check_trials(0, 0)
+    with pytest.raises(UserError, match="not enough seeds after 2,147,000,000 for 5 trials"):
+        check_trials(5, 2_147_000_000)

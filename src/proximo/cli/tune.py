@@ -31,7 +31,7 @@ from proximo.cli.common import (
     with_env_arguments,
 )
 from proximo.display.printing import safe
-from proximo.errors import UserError
+from proximo.errors import TrainingError, UserError
 
 TUNE_HELP = """Search for settings of ENV, and say whether they are better than those there are.
 
@@ -126,7 +126,7 @@ def tune(
 
         progress = Progress() if quiet else StudyDisplay(out)
         how: dict[str, Any] = {"trust": trust, "storage": storage, "cluster": where, "save_preset": save_preset}
-        carry_out(Protocol.load(resume), resume, jobs, progress, **how)
+        summary = carry_out(Protocol.load(resume), resume, jobs, progress, **how)
     else:
         flags = given_settings(assignments, mlflow, no_mlflow, {"train.total_timesteps": steps, "seed": seed})
         given = settings.from_file(config) if config else {}
@@ -148,9 +148,11 @@ def tune(
         progress = Progress() if quiet else StudyDisplay(out)
         how = {"trust": True, "storage": storage, "cluster": where, "save_preset": save_preset}
         how["remarks"] = question.remarks
-        carry_out(protocol, path, jobs, progress, **how)
+        summary = carry_out(protocol, path, jobs, progress, **how)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)
+    if summary["search"]["winner"] is None:
+        raise TrainingError("No trial came to its end with a score; report.html says what went wrong with each.")
 
 
 def show_study(question: Any, path: Path, jobs: int | None) -> None:

@@ -25,6 +25,12 @@ class StudyDisplay(ProgressDisplay):
         self.rich.print(f"Study [bold]{safe(plan.name)}[/bold]: at most {len(plan.runs)} runs{before}{side}.")
         self.rich.print(f"[dim]{safe(shown(out))}[/dim]")
 
+    def headline(self, text: str) -> None:
+        _, _, best = text.partition(", ")
+        if best and best not in self._headline and not self._live:
+            self.rich.print(f"[dim]{safe(text)}[/dim]")
+        super().headline(text)
+
     def finish(self, summary: dict[str, Any], out: Path) -> None:
         if self.signal is not None:
             self.rich.print(f"[yellow]Interrupted[/yellow]: `proximo tune --resume {safe(shown(out))}` continues it.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from proximo import settings
-from proximo.config import Config
+from proximo.config import MAX_SEED, Config
 from proximo.errors import UserError
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
@@ -82,6 +82,7 @@ class Protocol:
             kinds = {"name": str, "origin": str, "trials": int, "by_id": bool, "storage": str | None}
             if not all(isinstance(getattr(found, name), kind) for name, kind in kinds.items()):
                 raise ValueError("a value has another type")
+            check_trials(found.trials, found.base.seed)
             check_choice("sampler", found.sampler, Sampler)
             check_choice("pruner", found.pruner, Pruner)
             return found
@@ -99,9 +100,12 @@ def check_choice(name: str, given: Any, kinds: Any) -> None:
         raise UserError(f"--{name} must be one of {', '.join(get_args(kinds))}, not {given!r}.")
 
 
-def check_trials(trials: int) -> None:
+def check_trials(trials: int, seed: int) -> None:
+    """Refuse more trials than are possible, or than there are seeds for."""
     if not 1 <= trials <= MOST_TRIALS:
         raise UserError(f"--trials must be 1 to {MOST_TRIALS:,}, not {trials:,}.")
+    if seed + AGAIN + SPACING * max(trials, SEEDS) > MAX_SEED:
+        raise UserError(f"There are not enough seeds after {seed:,} for {trials:,} trials; use a smaller seed.")
 
 
 def settings_of(protocol: Protocol, asked: Asked, groups_of: GroupsOf) -> Config:

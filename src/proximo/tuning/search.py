@@ -134,11 +134,11 @@ def make_protocol(
     """The study that is asked for. What cannot be trained is refused here."""
     check_choice("sampler", sampler, Sampler)
     check_choice("pruner", pruner, Pruner)
-    check_trials(trials)
     load_optuna()
     prepare_backend()
     given = resolve(env, config, preset, keywords, leave_out=leave_out)
     base = with_own(given.config, {"loss": None, "optimizer": None, **own})
+    check_trials(trials, base.seed)
     if base.train.start_from is not None:
         raise UserError("train.start_from cannot be used in a search: its trials have networks of different shapes.")
     groups_of = make_groups_of(base, env if given.source is not None else None)
@@ -311,7 +311,7 @@ class Driver:
                 tracker.start()
                 shown.callback(tracker.close)
                 again, best = self._phases(fleet, interrupt)
-            summary = self._write(again, best, save_preset and interrupt.signal is None)
+            summary = self._write(again, best, interrupt.signal is None, save_preset)
             shown.close()
             progress.signal = interrupt.signal
         progress.finish(summary, self.out)
@@ -453,8 +453,10 @@ class Driver:
         outcomes = [self._outcome(run) for run in runs]
         return [outcome.score for outcome in outcomes if outcome.counts and outcome.score is not None]
 
-    def _write(self, again: Mapping[int, Sequence[float]], best: int | None, save_preset: bool) -> dict[str, Any]:
-        """The report, `summary.json`, and what was found."""
+    def _write(
+        self, again: Mapping[int, Sequence[float]], best: int | None, finished: bool, save_preset: bool
+    ) -> dict[str, Any]:
+        """The report, `summary.json`, and what was found, once the study is `finished`."""
         protocol, trials = self.protocol, self.study.trials
         search = search_record(protocol, trials, again, best, self.study.importances())
         configs = {trial.number: config for trial, config in self._known()}
@@ -462,10 +464,10 @@ class Driver:
         if best:
             runs = [run for number in (best, 0) for run in test_runs(protocol, number, configs[number])]
             tests = [self._outcome(run) for run in runs if run.folder in self.runs]
-        if best is not None:
+        if best is not None and finished:
             search["verdict"] = verdict(tests, protocol, best)
         search["sentence"] = sentence(protocol, search)
-        search["notes"] = [] if best is None else self._keep(configs, search, save_preset)
+        search["notes"] = self._keep(configs, search, save_preset) if best is not None and finished else []
         baseline = tested_name(protocol, 0) if tests else None
         title = f"Tuning of {protocol.base.env.id}"
         return write_comparison(tests, self.out, title, baseline, addition(protocol, trials, search))
