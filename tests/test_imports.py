@@ -22,11 +22,13 @@ ROOT = Path(proximo.__file__).parent
 # its own modules.
 ALLOWED = {
     "_version": "",
-    "compile": "",
+    "compile": "program_cache",
     "credentials": "",
     "errors": "",
+    "hints": "",
     "host_seeds": "",
     "processes": "",
+    "program_cache": "run_dir.files",
     "spaces": "types",
     "types": "",
     "run_dir.files": "",
@@ -34,7 +36,7 @@ ALLOWED = {
     "seeding": "errors host_seeds types",
     "config": "errors",
     "yaml_file": "errors run_dir.files",
-    "settings": "config credentials errors seeding yaml_file",
+    "settings": "config credentials errors hints seeding yaml_file",
     "run_dir": "_version config errors settings types yaml_file",
     "display": "config credentials errors run_dir settings",
     "tracking": "_version config credentials errors presets processes run_dir settings",
@@ -42,11 +44,11 @@ ALLOWED = {
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compile config errors host_seeds processes seeding spaces types",
-    "policy": "compile _version config errors run_dir seeding settings spaces types envs",  # of envs, only groups
+    "policy": "compile _version config errors hints run_dir seeding settings spaces types envs",  # of envs, only groups
     "rollout": "compile config errors run_dir seeding spaces envs policy types",
     "ppo": "config errors seeding spaces policy rollout types",
-    "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
+    "multi_agent": "compile config errors hints run_dir spaces envs policy rollout ppo types",
+    "train": "compile config display errors hints plots presets processes run_dir seeding settings spaces tracking "
     "envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from proximo.ppo.optimizer import scale_by_rates
     from proximo.rollout.frame_stack import FrameStacker
     from proximo.rollout.types import Rollout
+    from proximo.train.env_check import check
     from proximo.train.experience import evaluate_agent, evaluate_policy
     from proximo.train.trainer import PPOTrainer
     from proximo.tuning.search import tune
@@ -33,6 +34,7 @@ __all__ = [
     "Rollout",
     "TeamAgent",
     "__version__",
+    "check",
     "clip_loss",
     "evaluate_agent",
     "evaluate_policy",
@@ -53,6 +55,7 @@ _HOMES = {
     "PPOTrainer": "proximo.train.trainer",
     "Rollout": "proximo.rollout.types",
     "TeamAgent": "proximo.multi_agent.team_agent",
+    "check": "proximo.train.env_check",
     "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
     "evaluate_policy": "proximo.train.experience",

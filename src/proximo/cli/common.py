@@ -5,21 +5,80 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from proximo import settings
+from proximo.cli.completion import preset_names, run_names
 from proximo.display.printing import make_rich
 from proximo.errors import UserError
 from proximo.fleet.cluster import Cluster
+from proximo.hints import ELSEWHERE
+
+COMMANDS = ("train", "resume", "evaluate", "experiment", "tune", "compare", "runs", "envs", "settings", "ui", "sync")
+OTHER_COMMANDS = {"learn": "train", "continue": "resume", "predict": "evaluate", "enjoy": "evaluate", "list": "runs"}
+FLAGS = {"train.total_timesteps": "--steps", "seed": "--seed", "env.kwargs": "--env-arg", "track.video": "--video"}
+"""Settings that have an option of their own, where the command has it."""
+
+
+class Commands(TyperGroup):
+    """The commands in the order in which people need them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        known = super().list_commands(ctx)
+        return [*COMMANDS, *(name for name in known if name not in COMMANDS)]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in OTHER_COMMANDS:
+            raise UserError(f"There is no command {args[0]}; `proximo {OTHER_COMMANDS[args[0]]}` does that.")
+        return super().resolve_command(ctx, args)
+
+
+class WithSettings(TyperCommand):
+    """A command that takes settings by `--set`, and says so where one is given as an option of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)  # which the parser eats up
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = str(getattr(error, "option_name", None))
+            known = {flag: getattr(one, "is_flag", False) for one in self.params for flag in one.opts}
+            hint = type(error).__name__ == "NoSuchOption" and option_hint(option, given, known)
+            if not hint:
+                raise
+            raise UserError(f"There is no option {option}; {hint}.") from None
+
+
+def option_hint(option: str, given: list[str], known: dict[str, bool]) -> str | None:
+    """What to write instead of an `option` that there is not, and that was `given` with a value or without one; `known`
+    are those of the command, and whether they are switches."""
+    path = option.lstrip("-")
+    name = settings.plain_name(path)
+    foreign = settings.FOREIGN_NAMES.get("env_id" if name == "env" else name)
+    meant = [path] if path in settings.SETTINGS else [foreign] if foreign else settings.meant_settings(path)
+    if meant == ["env.id"]:
+        return "the environment's id stands alone, as in `proximo train CartPole-v1`"
+    if not meant:
+        return ELSEWHERE.get(name)
+    following = dict(pairwise(given)).get(option, "--")
+    value = dict(text.split("=", 1) for text in given if "=" in text).get(option, following)
+    told = "VALUE" if value.startswith("--") else value
+    forms = [f"--set {one}={told}" for one in meant]
+    if (own := FLAGS.get(meant[0])) in known:
+        forms = [own if known[own] else f"{own} {told}"]
+    return f"write {' or '.join(forms)}{settings.difference(name)}"
+
 
 app = typer.Typer(
+    cls=Commands,
     name="proximo",
     help="Train reinforcement-learning agents with PPO.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -29,7 +88,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of statistics after every update.")]
 
 Preset = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Start from the preset of this name, such as documents.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Start from the preset of this name, such as documents.", autocompletion=preset_names
+    ),
 ]
 NoPreset = Annotated[
     bool, typer.Option("--no-preset", help="Start from the defaults, not from the environment's preset.")
@@ -46,6 +108,13 @@ EnvArguments = Annotated[
         "--env-arg",
         metavar="NAME=VALUE",
         help="An argument that the environment is made with, such as gravity=-5 (env.kwargs); repeatable.",
+    ),
+]
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run directory, or its name under runs/.", show_default=False, autocompletion=run_names
     ),
 ]
 
@@ -121,13 +190,15 @@ def chosen_preset(name: str | None, none: bool) -> bool | str:
     return name if name is not None else not none
 
 
-def check_loudness(quiet: bool, verbose: bool = False) -> None:
-    """Refuse both; and with `quiet`, have libraries say nothing either, also in the processes of environments."""
+def check_loudness(quiet: bool, verbose: bool = False) -> int:
+    """How much is shown, as `verbose` of PPOTrainer; both are refused. With `quiet`, libraries say nothing either, also
+    in the processes of environments."""
     if quiet and verbose:
         raise UserError("--quiet and --verbose cannot be used together.")
     if quiet:
         warnings.simplefilter("ignore")
         os.environ["PYTHONWARNINGS"] = "ignore"
+    return 0 if quiet else 2 if verbose else 1
 
 
 def flag(name: str, path: str, text: str) -> Any:

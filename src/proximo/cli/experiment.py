@@ -21,6 +21,7 @@ from proximo.cli.common import (
     RuntimeEnv,
     Shared,
     Trust,
+    WithSettings,
     app,
     check_loudness,
     chosen_cluster,
@@ -30,6 +31,7 @@ from proximo.cli.common import (
     out,
     with_env_arguments,
 )
+from proximo.cli.completion import assigned_settings, env_ids
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
 
@@ -50,10 +52,13 @@ Examples:
 """
 
 
-@app.command(help=EXPERIMENT_HELP)
+@app.command(cls=WithSettings, help=EXPERIMENT_HELP)
 def experiment(
     what: Annotated[
-        str | None, typer.Argument(metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False, autocompletion=env_ids
+        ),
     ] = None,
     trials: Annotated[
         str | None,
@@ -67,7 +72,9 @@ def experiment(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of all runs, as YAML.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable.", autocompletion=assigned_settings
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     preset: Preset = None,

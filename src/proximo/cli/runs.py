@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from proximo.cli.common import app, out
+from proximo.cli.completion import run_names
 from proximo.display.printing import safe
 
 
@@ -36,7 +37,10 @@ def runs_command(
 
 @app.command("sync")
 def sync_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False, autocompletion=run_names),
+    ],
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Where to send it; by default where the run was tracked.")
     ] = None,

@@ -17,6 +17,7 @@ from proximo.cli.common import (
     Quiet,
     Trust,
     Verbose,
+    WithSettings,
     app,
     check_loudness,
     chosen_preset,
@@ -25,6 +26,7 @@ from proximo.cli.common import (
     out,
     with_env_arguments,
 )
+from proximo.cli.completion import assigned_settings, env_ids, run_names
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
 from proximo.run_dir.saved import held_layer
@@ -54,12 +56,15 @@ Examples:
 CHANGED = "--set changes them, `proximo settings` lists them, `proximo tune {}` searches for better ones."
 
 
-@app.command(help=TRAIN_HELP)
+@app.command(cls=WithSettings, help=TRAIN_HELP)
 def train(
     env: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENV", help="An id such as CartPole-v1, gymnax/CartPole-v1 or envpool/Pong-v5.", show_default=False
+            metavar="ENV",
+            help="An id such as CartPole-v1, gymnax/CartPole-v1 or envpool/Pong-v5.",
+            show_default=False,
+            autocompletion=env_ids,
         ),
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps (train.total_timesteps).")] = None,
@@ -70,12 +75,19 @@ def train(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as YAML.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, such as ppo.gamma=0.98; repeatable.",
+            autocompletion=assigned_settings,
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from)."),
+        typer.Option(
+            "--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from).", autocompletion=run_names
+        ),
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take only the parts of it that fit (train.start_partial).")
@@ -90,7 +102,7 @@ def train(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     which = chosen_preset(preset, no_preset)
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
     named |= {"train.start_from": start, "train.start_partial": partial or None}
@@ -104,7 +116,7 @@ def train(
         )
     held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.presets import remarks, without_preset
     from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
@@ -112,7 +124,7 @@ def train(
     tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
-    trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
+    trainer = PPOTrainer(config=resolved, out=out_dir, console=make_console(loudness))
     if unfit or (not isinstance(which, str) and not tuned and config is None):
         said.append(without_preset(trainer.config, CHANGED.format(env_id), unfit))
     for sentence in () if quiet else said:
@@ -144,7 +156,9 @@ Examples:
 
 @app.command(help=RESUME_HELP)
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False, autocompletion=run_names)
+    ],
     steps: Annotated[
         str | None,
         typer.Option(metavar="MORE", help="Train this many more steps, instead of to the end that the run was given."),
@@ -160,16 +174,16 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     from proximo.run_dir.read import find_run
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.train.trainer import PPOTrainer
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
-    console = Console() if quiet else Display(verbose)
+    console = make_console(loudness)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
     run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes))
 
@@ -195,7 +209,9 @@ ACTIONS = {"deterministic": "always the most likely action", "stochastic": "acti
 
 @app.command(help=EVALUATE_HELP)
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False, autocompletion=run_names)
+    ],
     episodes: Annotated[str, typer.Option(metavar="N", help="Episodes to play.")] = "100",
     seed: Annotated[str | None, typer.Option(metavar="N", help="The seed; the run's own by default.")] = None,
     checkpoint: Annotated[

@@ -21,6 +21,7 @@ from proximo.cli.common import (
     RuntimeEnv,
     Shared,
     Trust,
+    WithSettings,
     app,
     check_loudness,
     chosen_cluster,
@@ -30,6 +31,7 @@ from proximo.cli.common import (
     out,
     with_env_arguments,
 )
+from proximo.cli.completion import assigned_settings, env_ids
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError
 
@@ -53,9 +55,12 @@ Examples:
 """
 
 
-@app.command(help=TUNE_HELP)
+@app.command(cls=WithSettings, help=TUNE_HELP)
 def tune(
-    env: Annotated[str | None, typer.Argument(metavar="ENV", help="An environment's id.", show_default=False)] = None,
+    env: Annotated[
+        str | None,
+        typer.Argument(metavar="ENV", help="An environment's id.", show_default=False, autocompletion=env_ids),
+    ] = None,
     trials: Annotated[
         str | None, typer.Option(metavar="N", help="Number of trials, trial 0 included; 40 by default.")
     ] = None,
@@ -83,7 +88,12 @@ def tune(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings to begin with, as YAML.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting to begin with; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting to begin with; repeatable.",
+            autocompletion=assigned_settings,
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     preset: Preset = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ def settings_table(chosen: list[Setting]) -> Table:
         table.add_column(title, overflow="fold")
     for setting in chosen:
         table.add_row(*map(safe, (setting.path, plain(setting.default), setting.help)))
+    return table
+
+
+def findings_table(findings: Iterable[tuple[str, str, str]], styles: Mapping[str, str]) -> Table:
+    """Sentences, each with its kind and what it is about."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for kind, about, sentence in findings:
+        table.add_row(f"[{styles[kind]}]{safe(kind)}[/{styles[kind]}]", safe(about), safe(sentence))
     return table
 
 

@@ -69,7 +69,11 @@ def wrapper_module(name: str) -> tuple[str, str]:
 def is_known(name: str) -> bool:
     """Whether this is a wrapper of Gymnasium's that does nothing but wrap: `RecordVideo` writes to where it is told."""
     module, path = wrapper_module(name)
-    return module == "gymnasium.wrappers" and re.fullmatch(r"[A-Z]\w*", path) is not None and path != "RecordVideo"
+    return (
+        module in ("gymnasium.wrappers", "gymnasium.wrappers.vector")
+        and re.fullmatch(r"[A-Z]\w*", path) is not None
+        and path != "RecordVideo"
+    )
 
 
 def find_wrapper(name: str) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ def _curve(rows: list[dict[str, Any]], status: RunStatus) -> Curve:
     recent = _known((row["step"], row.get("recent/return_mean")) for row in rows)
     played = _known((row["step"], row.get("eval/return_mean")) for row in rows)
     final = finite(((status.result or {}).get("final_eval") or {}).get("return_mean"))
-    if final is not None:
+    if final is not None and status.state == "complete":
         played[float(status.steps)] = final
     return Curve(tuple(recent), tuple(recent.values()), tuple(played), tuple(played.values()))
 

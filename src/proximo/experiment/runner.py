@@ -33,7 +33,7 @@ from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
 from proximo.train.interrupt import Interrupt
-from proximo.train.setup import named_own
+from proximo.train.setup import named_own, of_its_size
 from proximo.train.trust import check_trust
 
 
@@ -71,7 +71,12 @@ def run_multiple_experiments(
         given = settings.from_mapping(config or {}, "config")
     flags = settings.from_keywords(keywords) | {"ppo.own": named_own(own)}
     named = isinstance(env, str | list | tuple) or env is None
-    ids = env_list(env if env is not None else given.get("env.id"), "env") if named else [_name_of(env, given | flags)]
+    if named:
+        ids = env_list(env if env is not None else given.get("env.id"), "env")
+    else:
+        asked = given | flags
+        source = envs.make(env, asked.get("env.kwargs"), asked.get("env.wrappers", ()))
+        ids, flags = [source.spec.id], flags | of_its_size(source, asked)
     first = flags.pop("seed", given.pop("seed", 0))
     given.pop("env.id", None)
     chosen = make_trials(trials, grid, list(seeds) if not isinstance(seeds, int) else seeds, first, "the call")
@@ -169,8 +174,3 @@ def outcomes(plan: Plan, out: Path) -> list[Outcome]:
         read_outcome(out / run.folder, run.trial, run.overrides, run.config.env.id, run.config.seed)
         for run in plan.runs
     ]
-
-
-def _name_of(env: Any, given: settings.Values) -> str:
-    """The id of an environment that was handed in."""
-    return envs.make(env, given.get("env.kwargs"), given.get("env.wrappers", ())).spec.id

@@ -45,7 +45,7 @@ class RunData(NamedTuple):
             if "eval/episodes" in row
         }
         final = self.result.get("final_eval")
-        if final:
+        if final and "interrupted" not in final:
             found[self.result["total_steps"]] = [final.get(f"{name}_{part}") for part in ("mean", "low", "high")]
         numbers = np.array([[step, *map(_number, played)] for step, played in found.items()], np.float64)
         return numbers[np.isfinite(numbers[:, 1])].T if len(numbers) else np.zeros((4, 0))

@@ -39,12 +39,21 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     """The values to start from: the environment's own (True), none (False), or those that have a name."""
     if not isinstance(which, str):
         return find_preset(env_id) if which else {}
-    names = {path.stem: path for folder in (FOLDER, own_folder()) for path in folder.glob("*.yaml")}
+    names = _named()
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(sorted(names))}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(preset_names())}."
         raise UserError(f"There is no preset {which}; {hint}")
     return from_file(names[which])
+
+
+def preset_names() -> list[str]:
+    """Those that are for every environment."""
+    return sorted(_named())
+
+
+def _named() -> dict[str, Path]:
+    return {path.stem: path for folder in (FOLDER, own_folder()) for path in folder.glob("*.yaml")}
 
 
 def find_preset(env_id: str) -> Values:

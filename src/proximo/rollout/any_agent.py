@@ -22,7 +22,7 @@ from proximo.errors import UserError
 from proximo.rollout.episodes import Running, any_member, count_episodes
 from proximo.rollout.evaluate import Cuts, Evaluator, Played, QuotaEvaluator, step_limit
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
-from proximo.spaces import Path, build, pick, shown
+from proximo.spaces import Path, build, pick, shown, stacked
 from proximo.types import PyTree
 
 Act = Callable[[PyTree, PyTree], Any]
@@ -88,9 +88,10 @@ class AnyPlay:
         self._env: HostEnv | None = None
         if isinstance(source, HostSource):
             self._env = source.open_envs(1, env)
-            self._steps = _host_steps(self._env, seed)
+            self._steps = host_steps(self._env, seed)
         else:
-            self._steps = _compiled_steps(VectorizedEnv(source, 1, env.max_steps_per_episode), seed)
+            vector = VectorizedEnv(source, 1, env.max_steps_per_episode)
+            self._steps = compiled_steps(jit(vector.reset), jit(vector.step), seed)
 
     def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         running: Running = (
@@ -116,17 +117,18 @@ class AnyPlay:
             self._forget()
 
 
-def _compiled_steps(env: VectorizedEnv, seed: int) -> Any:
-    """A generator that is sent actions, and gives what the environment then reports."""
-    key, step, number = evaluation_key(seed), jit(env.step), 0
-    state, now = jit(env.reset)(key)
+def compiled_steps(reset: Callable[..., Any], step: Callable[..., Any], seed: int) -> Any:
+    """A generator that is sent actions, and gives what a `CompiledEnv` with these methods then reports."""
+    key, number = evaluation_key(seed), 0
+    state, now = reset(key)
     while True:
         action = yield jax.tree.map(np.asarray, now)
         state, now = step(jax.random.fold_in(key, number), state, action)
         number += 1
 
 
-def _host_steps(env: HostEnv, seed: int) -> Any:
+def host_steps(env: HostEnv, seed: int) -> Any:
+    """The same of host environments, which are in one part."""
     now = env.reset(seed + EVALUATION_OFFSET)
     while True:
         env.notices.clear()
@@ -140,7 +142,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not groups.many:
         ((name, group),) = groups.items()
         obs, mask = _of(now.groups[name], 0)
-        return {name: _stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
+        return {name: stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
     seen, masks = {}, {}
     for name, group in groups.items():
         step = now.groups[name]
@@ -155,7 +157,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if lacking := [agent for agent in seen if agent not in actions]:
         raise UserError(f"The actions lack that of {lacking[0]}, who is there and acts.")
     return {
-        name: _stacked(
+        name: stacked(
             group.action_space,
             [
                 _member(group.action_space, actions[agent]) if agent in seen else _any(group.action_space)
@@ -188,7 +190,3 @@ def _member(space: spaces.Space[Any], action: Any) -> PyTree:
         raise UserError(f"The agent's action{shown(path)} is {action!r:.80}, which is not in {own}.")
 
     return build(space, leaf)
-
-
-def _stacked(space: spaces.Space[Any], actions: list[PyTree]) -> PyTree:
-    return build(space, lambda path, _: np.stack([pick(action, path) for action in actions]))

@@ -47,8 +47,8 @@ class Evaluator(Protocol):
     """Episodes that the running call has finished: for `stop`, which is asked again and again."""
 
     def __call__(self, chosen: PyTree, stop: Callable[[], bool] = bool) -> Evaluation | None:
-        """Evaluate; what is `chosen` (see `Behaviour`) always gives the same result. None if `stop` became true on the
-        way."""
+        """Evaluate; what is `chosen` (see `Behaviour`) always gives the same result. If `stop` became true on the way,
+        the episodes that were finished, which is not `complete`; None if there were none."""
         ...
 
     def close(self) -> None: ...
@@ -168,8 +168,10 @@ class QuotaEvaluator:
             if (now == self.quota).all():
                 break
             if stop():
-                return None
+                break
         rows = [row for episodes, quota in zip(finished, self.quota, strict=True) for row in episodes[:quota]]
+        if not rows:
+            return None
         found = Played(*jax.tree.map(lambda *leaves: np.array(leaves), *rows))
         return self._evaluation(found)
 
@@ -189,6 +191,7 @@ class QuotaEvaluator:
             cut=cut,
             agents=self._groups.by_name(each),
             by_agent=each,
+            complete=len(episodes.length) == int(self.quota.sum()),
         )
 
 

@@ -28,16 +28,19 @@ class Evaluation:
     agents: dict[str, NDArray[Any]] = field(default_factory=dict)
     """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
     by_agent: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 0)))  # [N, A] the returns of each agent
+    complete: bool = True
+    """Whether all episodes were played that were to be; of some, short ones are more than their share."""
 
     def summary(self) -> dict[str, float | int | None]:
         """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no
-        finite number is None."""
+        finite number is None. `interrupted` stands there only if not all episodes were played."""
         low, high = share_interval(int(self.successes.sum()), len(self.successes))
         success = {"success_rate": float(self.successes.mean()), "success_low": low, "success_high": high}
         each = {f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()}
         numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
-        return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite}
+        marked = {} if self.complete else {"interrupted": True}
+        return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite, **marked}
 
 
 def as_rewards(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -23,11 +23,11 @@ from proximo.ppo.types import TrainState
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
-from proximo.tracking.process import NoTracker, make_tracker
+from proximo.tracking.process import NoTracker, is_wanted, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
-from proximo.train.evaluations import Evaluations, score
+from proximo.train.evaluations import Evaluations, is_whole, score
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
@@ -96,11 +96,11 @@ class ActiveRun:
         trainer = self.trainer
         with contextlib.ExitStack() as stack:
             self.directory = stack.enter_context(contextlib.closing(self._take_directory()))
+            self.console.start(self.config, self.path)
+            stack.enter_context(self.console)
             tracker = make_tracker(self.config, self.path, self.console.warn) if trainer.tracked else NoTracker()
             self.tracker = stack.enter_context(contextlib.closing(tracker))
-            self.console.start(self.config, self.path)
             self.interrupt = stack.enter_context(Interrupt())
-            stack.enter_context(self.console)
             stack.enter_context(trainer)
             stack.push(self._end_by)
             self.write = Writer(self.directory, self.console.note)
@@ -122,6 +122,7 @@ class ActiveRun:
         """Begin at the very start, or exactly where the part before stopped, or there with environments that were
         seeded anew, which a note says."""
         trainer, program = self.trainer, self.trainer.program
+        self.console.phase("starting the environments")
         self.state = self._first_state()
         self.agents.adopt(self.state.train.groups)
         self.checkpoints.begin(self.state, self.progress.saved())
@@ -130,7 +131,9 @@ class ActiveRun:
             self._start.policy = None
         self.tracker.start()
         if self.progress.stop_reason is None and not self.stopping():
+            self.console.phase("compiling the training program")
             program.compile(self.state)
+            self.console.phase("making the first update")
         self.tell(program.notices)
         self.tell(trainer.env.spec.groups.in_words())
         self.progress.start_training()
@@ -196,18 +199,25 @@ class ActiveRun:
         """Evaluate the policy as it is now, and add that to the last of `rows`; empty if it was stopped."""
         progress = self.progress
         progress.await_evaluation(rows[-1])
-        played = self.evaluate()
-        if played:
-            evaluated = {f"eval/{name}": value for name, value in played.items()}
-            self.callbacks.call("on_evaluation", played)
-            rows[-1] = rows[-1] | evaluated | progress.add_evaluation(played)
-            self.tell(progress.notices)
+        played = self.evaluate("evaluating")
+        if not is_whole(played):
+            return {}
+        evaluated = {f"eval/{name}": value for name, value in played.items()}
+        self.callbacks.call("on_evaluation", played)
+        rows[-1] = rows[-1] | evaluated | progress.add_evaluation(played)
+        self.tell(progress.notices)
         return played
 
-    def evaluate(self) -> Row:
-        """The summary of an evaluation of the policy as it is now; empty if it was stopped."""
+    def evaluate(self, what: str) -> Row:
+        """The summary of an evaluation of the policy as it is now, which is called `what`; see `Evaluations` for one
+        that was stopped."""
         evaluations = self.trainer.evaluations
-        played = evaluations(self.state.train, self.stopping)
+
+        def stop() -> bool:
+            self.console.phase(what, evaluations.played)
+            return self.stopping()
+
+        played = evaluations(self.state.train, stop)
         self.tell(evaluations.notices)
         return played
 
@@ -248,6 +258,8 @@ class ActiveRun:
         self.agents.adopt(self.state.train.groups)
         self.tracker.hurry()
         self.result = self._finish(self)
+        if self.trainer.tracked and is_wanted(self.config):
+            self.console.phase("sending the rest to MLflow")
         trainer.interrupted_by = self.interrupt.signal
 
     def _end_by(self, kind: Any, error: BaseException | None, trace: Any) -> bool:

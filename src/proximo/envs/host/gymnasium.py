@@ -6,7 +6,6 @@ import copy
 import difflib
 import importlib
 import importlib.util
-import math
 import re
 import traceback
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
+from proximo.envs.host.reward_space import check_reward_space
 from proximo.envs.host.slot import CRITIC_STATE
-from proximo.envs.host.snapshot import BOOKKEEPING
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
 from proximo.envs.installed import find_module
 from proximo.envs.own_modules import look_here_for
@@ -36,8 +35,6 @@ from proximo.spaces import to_mask
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
-PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
-"""A wrapper with one of these leaves rewards as they are."""
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 
 
@@ -77,7 +74,7 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSo
 
 
 def accepts(env: Any) -> bool:
-    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | type):
+    if isinstance(env, gymnasium.Env | type):
         return True
     return callable(env) and not hasattr(env, "step")
 
@@ -88,11 +85,6 @@ def wrap(env: Any, wrappers: Wrappers = ()) -> GymnasiumSource:
     def wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
         return partial(make_wrapped, factory, tuple(wrappers)) if wrappers else factory
 
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise UserError(
-            f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
-            f"and say how many there shall be with num_envs."
-        )
     if not isinstance(env, gymnasium.Env):
         source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=env.keywords if isinstance(env, WithKwargs) else {})
         source.check_fresh()
@@ -228,27 +220,6 @@ def _unknown(env_id: str) -> str:
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
     return f"There is no environment {env_id}; {hint}"
-
-
-def check_reward_space(env: Any, name: str) -> None:
-    """Refuse an environment that declares several rewards for each step, unless a wrapper may make one of them. What
-    does so without a word is named at its first step."""
-    while not declares_rewards(env):
-        if not isinstance(env, gymnasium.Wrapper) or (type(env) not in BOOKKEEPING and type(env).step not in PASSING):
-            return
-        env = env.env
-    shape = getattr(env.reward_space, "shape", None)
-    if shape and math.prod(shape) > 1:
-        raise UserError(
-            f"{name} gives {math.prod(shape)} rewards at each step (its reward_space is {env.reward_space}), and PPO "
-            f"learns from one number; put a wrapper around it that weighs and adds them (env.wrappers), as "
-            f"mo_gymnasium.wrappers:LinearReward does."
-        )
-
-
-def declares_rewards(env: Any) -> bool:
-    """Whether this very object has a `reward_space`: wrappers pass on the attributes of what they wrap."""
-    return "reward_space" in vars(env) or hasattr(type(env), "reward_space")
 
 
 def find_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any) -> str | None:
