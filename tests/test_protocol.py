@@ -18,13 +18,13 @@ from proximo.tuning.protocol import (
     check_choice,
     check_trials,
     finalists,
-    tested_name,
+    name_in_test,
+    runs_of_test,
     to_yaml,
     trial_run,
     verdict,
     winner,
 )
-from proximo.tuning.protocol import test_runs as runs_of_the_test
 from proximo.tuning.space import from_mapping
 from proximo.tuning.study import Asked, Pruner
 from proximo.yaml_file import parse
@@ -37,7 +37,7 @@ PROTOCOL = Protocol("s", settings.build({"env.id": ENV, "seed": 7}), "preset", S
 def test_the_seeds_of_trials_of_finalists_and_of_the_test_are_apart() -> None:
     trials = [trial_run(PROTOCOL, number, PROTOCOL.base).config.seed for number in range(3)]
     again = [run.config.seed for run in again_runs(PROTOCOL, 1, PROTOCOL.base)]
-    test = [run.config.seed for run in runs_of_the_test(PROTOCOL, 1, PROTOCOL.base)]
+    test = [run.config.seed for run in runs_of_test(PROTOCOL, 1, PROTOCOL.base)]
     assert trials == [10_007, 110_007, 210_007]
     assert again == [20_007, 120_007, 220_007, 320_007, 420_007]
     assert test == [7, 100_007, 200_007, 300_007, 400_007]
@@ -65,9 +65,9 @@ def test_the_interquartile_mean_of_fresh_seeds_decides() -> None:
     assert winner({4: []}) is None
 
 
-def tests_of(tuned: list[float], first: list[float]) -> list[Outcome]:
+def outcomes_of(tuned: list[float], first: list[float]) -> list[Outcome]:
     return [
-        Outcome(tested_name(PROTOCOL, number), ENV, seed, Path("x"), {}, "complete", score)
+        Outcome(name_in_test(PROTOCOL, number), ENV, seed, Path("x"), {}, "complete", score)
         for number, scores in ((3, tuned), (0, first))
         for seed, score in enumerate(scores)
     ]
@@ -84,7 +84,7 @@ def tests_of(tuned: list[float], first: list[float]) -> list[Outcome]:
     ],
 )
 def test_the_verdict_is_in_words(tuned: list[float], first: list[float], words: str | None) -> None:
-    tests = tests_of([float(score) for score in tuned], [float(score) for score in first])
+    tests = outcomes_of([float(score) for score in tuned], [float(score) for score in first])
     assert verdict(tests, PROTOCOL, 3) == words
     assert verdict([], PROTOCOL, 0) == "no difference shown"
 

@@ -127,14 +127,14 @@ def again_runs(protocol: Protocol, number: int, config: Config) -> list[PlannedR
     return [_run(protocol, f"trial {number} again", config, s, f"trial{number:03d}-again-seed{s}") for s in seeds]
 
 
-def test_runs(protocol: Protocol, number: int, config: Config) -> list[PlannedRun]:
+def runs_of_test(protocol: Protocol, number: int, config: Config) -> list[PlannedRun]:
     """The runs that compare the winner with trial 0."""
     seeds = [protocol.base.seed + TEST + SPACING * i for i in range(SEEDS)]
-    name = tested_name(protocol, number)
+    name = name_in_test(protocol, number)
     return [_run(protocol, name, config, seed, f"trial{number:03d}-test-seed{seed}") for seed in seeds]
 
 
-def tested_name(protocol: Protocol, number: int) -> str:
+def name_in_test(protocol: Protocol, number: int) -> str:
     """What a trial is called where it is compared."""
     return f"{'tuned' if number else protocol.origin} (trial {number})"
 
@@ -167,7 +167,7 @@ def verdict(tests: Sequence[Outcome], protocol: Protocol, number: int) -> str | 
         return NO_DIFFERENCE
     env = protocol.base.env.id
     found = Comparison("", tuple(tests))
-    first, second = (found.scores(tested_name(protocol, one)) for one in (number, 0))
+    first, second = (found.scores(name_in_test(protocol, one)) for one in (number, 0))
     if env not in first or env not in second:
         return None
     return {1: BETTER, 0: NO_DIFFERENCE, -1: WORSE}[st.improvement(first, second).shown]

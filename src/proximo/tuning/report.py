@@ -11,7 +11,7 @@ from proximo.experiment.compare import Addition
 from proximo.experiment.report import Cell, Section, html_figure, html_table
 from proximo.plots.panels import readable
 from proximo.tuning.charts import draw, shown
-from proximo.tuning.protocol import SEEDS, Protocol, tested_name
+from proximo.tuning.protocol import SEEDS, Protocol, name_in_test
 from proximo.tuning.study import EARLIEST, Asked
 
 Record = dict[str, Any]
@@ -72,12 +72,12 @@ def addition(protocol: Protocol, trials: Sequence[Asked], search: Record) -> Add
 
 def sentence(protocol: Protocol, search: Record) -> str:
     """The result in words."""
-    first = tested_name(protocol, 0)
+    first = name_in_test(protocol, 0)
     if search["winner"] is None:
         return f"No trial has a score yet: {len(search['trials'])} of {protocol.trials} were begun."
     if search["winner"] == 0:
         return f"No trial was found to be better than {first}: {st.NO_DIFFERENCE}."
-    found = tested_name(protocol, search["winner"])
+    found = name_in_test(protocol, search["winner"])
     if search["verdict"] is None:
         return f"{found} is the best so far; it was not yet compared with {first}."
     where = f"on {SEEDS} seeds by which nothing was chosen"

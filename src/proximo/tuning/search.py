@@ -47,9 +47,9 @@ from proximo.tuning.protocol import (
     check_choice,
     check_trials,
     finalists,
+    name_in_test,
+    runs_of_test,
     settings_of,
-    test_runs,
-    tested_name,
     to_yaml,
     trial_run,
     verdict,
@@ -337,7 +337,7 @@ class Driver:
         scores = {number: self._scores(runs) for number, runs in again.items()}
         best = None if interrupt.signal is not None else winner(scores)
         if best:
-            tests = [run for number in (best, 0) for run in test_runs(self.protocol, number, configs[number])]
+            tests = [run for number in (best, 0) for run in runs_of_test(self.protocol, number, configs[number])]
             self._train(tests, fleet)
         return scores, best
 
@@ -462,13 +462,13 @@ class Driver:
         configs = {trial.number: config for trial, config in self._known()}
         tests: list[Outcome] = []
         if best:
-            runs = [run for number in (best, 0) for run in test_runs(protocol, number, configs[number])]
+            runs = [run for number in (best, 0) for run in runs_of_test(protocol, number, configs[number])]
             tests = [self._outcome(run) for run in runs if run.folder in self.runs]
         if best is not None and finished:
             search["verdict"] = verdict(tests, protocol, best)
         search["sentence"] = sentence(protocol, search)
         search["notes"] = self._keep(configs, search, save_preset) if best is not None and finished else []
-        baseline = tested_name(protocol, 0) if tests else None
+        baseline = name_in_test(protocol, 0) if tests else None
         title = f"Tuning of {protocol.base.env.id}"
         return write_comparison(tests, self.out, title, baseline, addition(protocol, trials, search))
 
