@@ -2,7 +2,7 @@
 
     python bench/tuning.py search           # Pendulum-v1, five studies with each sampler; stopped, it goes on
     python bench/tuning.py search --minutes 5       # for so long, and then no further
-    python bench/tuning.py report           # the table, and docs/tuning/pendulum.png
+    python bench/tuning.py report           # writes the table in docs/tuning.md, and docs/tuning/pendulum.png
     python bench/tuning.py ratio            # 32 trials that differ in numbers, against 32 runs one after the other
 
 Studies of `search` lie in bench/tuning-runs, and what came out of each is a line of docs/tuning/pendulum.jsonl: the
@@ -43,6 +43,7 @@ SAMPLERS = ("random", "tpe")
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "tuning" / "pendulum.jsonl"
 PICTURE = RESULTS.with_suffix(".png")
+PAGE, BEGIN, END = RESULTS.parent.with_suffix(".md"), "<!-- written by bench/tuning.py report -->", "<!-- end -->"
 BASE: dict[str, Any] = {
     "env.id": ENV, "env.num_envs": 4, "env.workers": 0, "ppo.rollout_length": 256, "ppo.minibatch_size": 128,
     "train.total_timesteps": STEPS, "eval.frequency": 0, "eval.episodes": 20, "checkpoint.num_checkpoints": 0,
@@ -129,8 +130,10 @@ def report() -> None:
     rows = results()
     figure, (axes,) = d.canvas("Random search and TPE", ENV, [d.TALL], "trial")
     found: dict[str, list[float]] = {}
-    print("| sampler | studies | best in the search: mean (least, most) | again with fresh seeds: mean (least, most) |")
-    print("|---|---|---|---|")
+    lines = [
+        "| sampler | studies | best in the search: mean (least, most) | again with fresh seeds: mean (least, most) |"
+    ]
+    lines.append("|---|---|---|---|")
     for sampler, colour in zip(SAMPLERS, (d.BLUE, d.VERMILION), strict=True):
         curves = np.array([np.maximum.accumulate(row["trials"]) for row in rows if row["sampler"] == sampler])
         if not len(curves):
@@ -139,14 +142,19 @@ def report() -> None:
             axes.plot(curve, color=colour, linewidth=0.8, alpha=0.35)
         axes.plot(curves.mean(axis=0), color=colour, linewidth=2, label=sampler)
         found[sampler] = [st.strata_iqm({"": row["again"]}) for row in rows if row["sampler"] == sampler]
-        print(f"| {sampler} | {len(curves)} | {_spread(curves[:, -1])} | {_spread(np.array(found[sampler]))} |")
+        lines.append(f"| {sampler} | {len(curves)} | {_spread(curves[:, -1])} | {_spread(np.array(found[sampler]))} |")
     d.heading(axes, "Best score so far (mean return); thick: the mean of the studies", legend=True)
     PICTURE.write_bytes(d.png(figure))
     if len(found) == 2 and min(map(len, found.values())) >= st.FEWEST:
         result = st.improvement({ENV: found["tpe"]}, {ENV: found["random"]})
         ends = p.interval_text(result.probability, *result.interval, digits=2)
         words = {1: "TPE is better", 0: st.NO_DIFFERENCE, -1: "random search is better"}[result.shown]
-        print(f"\nProbability that a study with TPE ends higher: {ends}; {words}.")
+        lines += ["", f"Probability that a study with TPE ends higher, with fresh seeds: {ends}; {words}."]
+    lines += ["", "![The best score so far over the trials of each study](tuning/pendulum.png)"]
+    text = PAGE.read_text()
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    PAGE.write_text(text[:start] + "\n" + "\n".join(lines) + "\n" + text[end:])
+    print("\n".join(lines))
 
 
 def _spread(values: np.ndarray) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import team_probes
 from proximo import settings
 from proximo.config import Config
 from proximo.envs import make
@@ -196,9 +197,7 @@ def test_memory_and_many_agents_have_dimensions_of_their_own() -> None:
 
 
 def test_many_agents_may_have_central_critics() -> None:
-    pytest.importorskip("jaxmarl")
-    source = make("jaxmarl/MPE_simple_spread_v3")
-    base = settings.build({"env.id": "jaxmarl/MPE_simple_spread_v3"})
+    source, base = make(team_probes.Weather()), settings.build({"env.num_envs": 4})
 
     def groups(config: Config) -> Groups:
         return with_groups(source, config.agents).spec.groups
@@ -206,3 +205,7 @@ def test_many_agents_may_have_central_critics() -> None:
     space = default_space(base, groups(base))
     check_space(space, base, groups, "the default space")
     assert "agents.critic" in {dimension.path for dimension in space}
+    params = {"minibatches": 4, "ppo.rollout_length": 32, "agents.critic": "central"}
+    config = configure(base, space, params, groups)
+    assert config.ppo.minibatch_size == 4 * 32 * 2 // 4  # the samples of both
+    assert config.agents.critic == "central"

@@ -17,6 +17,7 @@ import jax
 import pytest
 
 import proximo
+from proximo import settings
 from proximo.errors import UserError
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.progress import Progress
@@ -24,6 +25,7 @@ from proximo.fleet.jobs import Ended
 from proximo.presets import find_preset, own_preset
 from proximo.tuning.protocol import Protocol
 from proximo.tuning.search import Milestones, carry_out
+from proximo.tuning.space import from_mapping
 from proximo.tuning.study import Asked, Study, open_storage
 
 pytest.importorskip("optuna")
@@ -255,7 +257,9 @@ def test_presets_of_ones_own_are_used_and_said(whole: Path, tmp_path: Path, monk
     assert any(f"with your own from {file}" in remark for remark in trainer._start.remarks)
 
 
-def test_studies_are_refused_in_sentences(whole: Path, tmp_path: Path, proximo: Callable[..., Any]) -> None:
+def test_studies_are_refused_in_sentences(tmp_path: Path, proximo: Callable[..., Any]) -> None:
+    whole = tmp_path / "study"
+    Protocol("s", settings.build({"env.id": JAX}), "defaults", from_mapping(NUMBERS, "space")).save(whole)
     cases = {
         ("tune",): "Name an environment",
         ("tune", JAX, "--sampler", "best"): "--sampler must be one of tpe, random, gp",

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from proximo import settings
 from proximo.config import MAX_SEED, Config
-from proximo.errors import UserError
+from proximo.errors import UserError, quoted
 from proximo.experiment import statistics as st
 from proximo.experiment.outcomes import Outcome
 from proximo.experiment.plan import SPACING, PlannedRun
@@ -94,10 +94,11 @@ class Protocol:
             raise UserError(f"{out / STUDY} is damaged ({type(error).__name__}: {error}).") from None
 
 
-def check_choice(name: str, given: Any, kinds: Any) -> None:
-    """Refuse a sampler or a pruner that does not exist."""
+def check_choice(name: str, given: str, kinds: Any) -> str:
+    """The sampler or the pruner that was asked for, if there is one of that name."""
     if given not in get_args(kinds):
-        raise UserError(f"--{name} must be one of {', '.join(get_args(kinds))}, not {given!r}.")
+        raise UserError(f"--{name} must be one of {', '.join(get_args(kinds))}, not {quoted(given)}.")
+    return given
 
 
 def check_trials(trials: int, seed: int) -> None:

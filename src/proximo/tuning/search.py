@@ -71,8 +71,8 @@ def tune(
     trials: int = 40,
     steps: int | None = None,
     space: Mapping[str, Any] | str | Path | None = None,
-    sampler: Sampler = "tpe",
-    pruner: Pruner = "none",
+    sampler: str = "tpe",
+    pruner: str = "none",
     jobs: int | None = None,
     cluster: str | Cluster | None = None,
     storage: str | None = None,
@@ -125,15 +125,15 @@ def make_protocol(
     preset: bool | str,
     space: Mapping[str, Any] | str | Path | None,
     trials: int,
-    sampler: Sampler,
-    pruner: Pruner,
+    sampler: str,
+    pruner: str,
     storage: str | None,
     own: Mapping[str, Any],
     leave_out: str = "preset=False",
 ) -> Question:
     """The study that is asked for. What cannot be trained is refused here."""
-    check_choice("sampler", sampler, Sampler)
-    check_choice("pruner", pruner, Pruner)
+    chosen: dict[str, Any] = {"sampler": check_choice("sampler", sampler, Sampler)}
+    chosen["pruner"] = check_choice("pruner", pruner, Pruner)
     load_optuna()
     prepare_backend()
     given = resolve(env, config, preset, keywords, leave_out=leave_out)
@@ -153,7 +153,7 @@ def make_protocol(
     if any(path.startswith(SEARCHED) for path in _named(config, keywords)):
         origin = "given settings"
     address = None if storage is None else redacted(storage)
-    protocol = Protocol("", base, origin, found, trials, sampler, pruner, given.source is None, address)
+    protocol = Protocol("", base, origin, found, trials, by_id=given.source is None, storage=address, **chosen)
     return Question(protocol, groups_of, [*given.remarks, *([] if given.unfit is None else [given.unfit])])
 
 
