@@ -79,6 +79,8 @@ class ExperimentFeeder:
                 self._tell(sent=self.sent)
         summary = read_mapping(self.out / "summary.json", LARGEST_PLAN)
         whole = all(is_complete(self.out / run.folder) for run in self.plan.runs)
+        if "search" in summary:  # whose trials may fail, or be pruned
+            whole = summary["search"]["verdict"] is not None
         for trial, run_id in self._groups.items():
             for name, value in numbers(summary, trial).items():
                 self._client.log_metric(run_id, name, value)
