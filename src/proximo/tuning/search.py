@@ -57,7 +57,7 @@ from proximo.tuning.protocol import (
 )
 from proximo.tuning.report import addition, search_record, sentence
 from proximo.tuning.space import SEARCHED, GroupsOf, check_space, default_space, from_mapping, params_of
-from proximo.tuning.study import MILESTONES, Asked, Pruner, Sampler, Study, find_study, load_optuna, open_storage
+from proximo.tuning.study import MILESTONES, Asked, Pruner, Sampler, Study, find_study, make_sampler, open_storage
 from proximo.yaml_file import read_yaml
 
 AHEAD = 4
@@ -134,7 +134,7 @@ def make_protocol(
     """The study that is asked for. What cannot be trained is refused here."""
     chosen: dict[str, Any] = {"sampler": check_choice("sampler", sampler, Sampler)}
     chosen["pruner"] = check_choice("pruner", pruner, Pruner)
-    load_optuna()
+    make_sampler(chosen["sampler"], 0)  # whether it can be
     prepare_backend()
     given = resolve(env, config, preset, keywords, leave_out=leave_out)
     base = with_own(given.config, {"loss": None, "optimizer": None, **own})

@@ -86,7 +86,6 @@ class Study:
         optuna = load_optuna()
         self._space, self._base, self._kind, self._seed = space, base, sampler, seed
         self._hopeless = set[int]()
-        make_sampler(sampler, 0)  # whether it can be
         self._memory = optuna.storages.InMemoryStorage()
         self._replica = optuna.create_study(
             storage=self._memory, direction="maximize", study_name=REPLICA, pruner=make_pruner(pruner)
