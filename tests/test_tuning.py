@@ -23,6 +23,7 @@ from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.progress import Progress
 from proximo.fleet.jobs import Ended
 from proximo.presets import find_preset, own_preset
+from proximo.tuning import protocol
 from proximo.tuning.protocol import Protocol
 from proximo.tuning.search import Milestones, carry_out
 from proximo.tuning.space import from_mapping
@@ -67,8 +68,8 @@ def study(out: Path, progress: Progress | None = None, **given: Any) -> dict[str
 
 
 def recorded(out: Path) -> list[Asked]:
-    protocol = Protocol.load(out)
-    return Study(protocol.space, protocol.base, open_storage(out, None), protocol.name).trials
+    asked = Protocol.load(out)
+    return Study(asked.space, asked.base, open_storage(out, None), asked.name).trials
 
 
 def without_time(out: Path) -> dict[str, Any]:
@@ -176,15 +177,21 @@ def test_many_trials_that_differ_in_numbers_compile_once(whole: Path, tmp_path: 
     assert not compilations
 
 
-@pytest.mark.slow
-def test_a_bad_learning_rate_is_found_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.learning)]
+)
+def test_a_bad_learning_rate_is_found_out(tmp_path: Path, seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the whole protocol, and with the best trial alone and one seed where it was five."""
+    if seeds == 1:
+        monkeypatch.setattr(protocol, "FINALISTS", 1)
+        monkeypatch.setattr(protocol, "SEEDS", 1)
     space = {"ppo.learning_rate": {"log": [3e-4, 3e-3]}}
     given = {"ppo.learning_rate": 1e-6, "stop.target_reward": None, "eval.frequency": 0}
     progress = Stops()
     summary = proximo.tune(
         JAX, trials=3, steps=32_768, space=space, config=given, out=tmp_path / "s", progress=progress, sampler="random"
     )
-    assert summary["search"]["verdict"] == "better"
+    assert summary["search"]["verdict"] == ("better" if seeds == 5 else "no difference shown")
     tuned, first = summary["trials"]
     assert first["name"] == "given settings (trial 0)"
     assert tuned["scores"][JAX]["iqm"] >= 475 > 200 > first["scores"][JAX]["iqm"]
