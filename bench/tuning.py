@@ -32,9 +32,10 @@ from proximo.config import Config
 from proximo.envs import make
 from proximo.envs.groups import Groups
 from proximo.experiment import statistics as st
+from proximo.experiment.plan import SPACING
 from proximo.plots import drawing as d
 from proximo.plots import panels as p
-from proximo.tuning.protocol import SEEDS, SPACING, TUNING
+from proximo.tuning.protocol import SEEDS, TUNING
 from proximo.tuning.space import configure, from_mapping, params_of
 from proximo.tuning.study import Study, open_storage
 
@@ -163,7 +164,8 @@ def _spread(values: np.ndarray) -> str:
 
 def ratio(count: int, steps: int) -> None:
     """A study of `count` trials against as many runs one after the other, both where everything is compiled."""
-    env, given = "gymnax/CartPole-v1", {"total_timesteps": steps, "target_reward": None}
+    env = "gymnax/CartPole-v1"
+    given: dict[str, Any] = {"total_timesteps": steps, "target_reward": None}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         PPOTrainer(env, out=folder / "warm", seed=999, **given).train()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,14 +111,15 @@ def test_a_study_is_read_back_and_a_damaged_one_is_a_sentence(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"not the folder of a study: it has no study\.json"):
         Protocol.load(tmp_path)
     saved = json.loads((tmp_path / "s" / "study.json").read_text())
-    for wrong in (
+    damaged: list[Any] = [
         [],
         {},
         saved | {"trials": "many"},
         saved | {"sampler": "best"},
         saved | {"space": 3},
         saved | {"x": 1},
-    ):
+    ]
+    for wrong in damaged:
         (tmp_path / "s" / "study.json").write_text(json.dumps(wrong))
         with pytest.raises(UserError):
             Protocol.load(tmp_path / "s")

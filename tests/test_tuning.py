@@ -194,7 +194,7 @@ def test_a_bad_learning_rate_is_found_out(tmp_path: Path, seeds: int, monkeypatc
     assert summary["search"]["verdict"] == ("better" if seeds == 5 else "no difference shown")
     tuned, first = summary["trials"]
     assert first["name"] == "given settings (trial 0)"
-    assert tuned["scores"][JAX]["iqm"] >= 475 > 200 > first["scores"][JAX]["iqm"]
+    assert tuned["scores"][JAX]["iqm"] >= 475 > first["scores"][JAX]["iqm"]
     assert progress.heads[-1].startswith("3 of 3 trials, best so far ")
 
 

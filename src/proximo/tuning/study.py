@@ -223,7 +223,9 @@ def end(storage: optuna.storages.BaseStorage, trial_id: int, state: State, value
 
 def make_sampler(kind: Sampler, seed: int) -> optuna.samplers.BaseSampler:
     """A sampler at its beginning."""
-    samplers = load_optuna().samplers
+    load_optuna()
+    from optuna import samplers
+
     if kind == "random":
         return samplers.RandomSampler(seed=seed)
     if kind == "tpe":
@@ -239,7 +241,9 @@ def make_sampler(kind: Sampler, seed: int) -> optuna.samplers.BaseSampler:
 
 def make_pruner(kind: Pruner) -> optuna.pruners.BasePruner:
     """A pruner that ends nothing before `EARLIEST` per cent of the budget."""
-    pruners = load_optuna().pruners
+    load_optuna()
+    from optuna import pruners
+
     if kind == "none":
         return pruners.NopPruner()
     if kind == "median":
@@ -254,7 +258,8 @@ def seed_of(seed: int, number: int) -> int:
 
 def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
     """The dimension as Optuna has it."""
-    kinds = load_optuna().distributions
+    from optuna import distributions as kinds
+
     if dimension.choices:
         return kinds.CategoricalDistribution([encoded(dimension, choice) for choice in dimension.choices])
     if dimension.whole:
@@ -291,7 +296,10 @@ def decoded(dimension: Dimension, param: Any) -> Any:
 
 def open_storage(out: Path, url: str | None) -> optuna.storages.BaseStorage:
     """The journal in the folder `out`, or a database."""
-    storages = load_optuna().storages
+    load_optuna()
+    from optuna import storages
+    from optuna.storages import journal
+
     if url is not None:
         with in_words(f"The storage {redacted(url)}"):
             return storages.RDBStorage(url)
@@ -301,13 +309,14 @@ def open_storage(out: Path, url: str | None) -> optuna.storages.BaseStorage:
             _cut(path)
         # Whoever killed the last writer did not let it unlock; this process holds the study's own lock.
         (out / f"{JOURNAL}.lock").unlink(missing_ok=True)
-        journal = storages.journal
         return storages.JournalStorage(journal.JournalFileBackend(str(path), journal.JournalFileOpenLock(str(path))))
 
 
 def in_memory() -> optuna.storages.BaseStorage:
     """A record that is kept nowhere."""
-    return load_optuna().storages.InMemoryStorage()
+    from optuna.storages import InMemoryStorage
+
+    return InMemoryStorage()
 
 
 def _cut(path: Path) -> None:
