@@ -122,7 +122,7 @@ def test_wrappers_are_put_around_in_order() -> None:
     [
         ("nowhere:Wrapper", "names nowhere:Wrapper, which cannot be imported: No module named 'nowhere'"),
         ("gymnasium.wrappers:TimeLimi", "gymnasium.wrappers has no TimeLimi; did you mean TimeLimit?"),
-        ("gymnasium.wrappers:__name__", "no wrapper but a str"),
+        ("gymnasium.wrappers:__name__", "which is a str, not a wrapper"),
         (SHORT | {"max_episode_steps": -1}, "The wrapper gymnasium.wrappers:TimeLimit with {"),
         ({"name": "gymnasium.wrappers:TimeLimit"}, "missing 1 required positional argument"),
     ],

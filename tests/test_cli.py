@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from proximo import __version__
-from proximo.cli.common import app
+from proximo.cli.common import Commands, app
 from proximo.envs import FAMILIES, Family
 from proximo.errors import UserError
 from proximo.plots.pictures import PICTURES
@@ -242,5 +242,6 @@ def test_options_and_commands_like_no_other_are_refused(proximo: Callable[..., A
 
 def test_help_lists_train_first() -> None:
     group = typer.main.get_command(app)
+    assert isinstance(group, Commands)
     assert group.list_commands(None)[:3] == ["train", "resume", "evaluate"]
     assert sorted(group.list_commands(None)) == sorted(group.commands)

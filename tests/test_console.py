@@ -246,7 +246,7 @@ RESULT = {
 
 
 def test_an_interrupted_evaluation_is_called_one() -> None:
-    played = {"episodes": 3, "episodes_cut": 0, "interrupted": True}
+    played: dict[str, Any] = {"episodes": 3, "episodes_cut": 0, "interrupted": True}
     played |= {"return_mean": 9.5, "return_std": 0.5, "return_min": 9.0, "return_max": 10.0}
     rows = dict(summary(RESULT | {"final_eval": played}, Path("x")))
     assert rows["evaluation"] == "9.5 ± 0.5 (9 to 10.0), 3 episodes; interrupted, so short episodes count too much"

@@ -308,7 +308,7 @@ def test_an_evaluation_that_is_stopped_has_what_was_finished() -> None:
     """Lengths are 6, 3, 4, 5. When two episodes are over, 4 steps are known and the fifth is on its way, which ends
     that of the last environment."""
     evaluator, agent = on_host(Counting, 7, num_envs=4)
-    played = evaluator(acting(agent), lambda: evaluator.played == 2)
+    played = evaluator(acting(agent), lambda: evaluator.played >= 2)
     assert played.lengths.tolist() == [3, 4, 5]
     assert not played.complete
     assert played.summary()["interrupted"] is True

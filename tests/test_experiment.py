@@ -409,7 +409,7 @@ def test_the_display_counts_runs_and_says_each_note_once(tmp_path: Path) -> None
         display.ended(plan.runs[1], Ended(other, "failed", "It broke."))
     text = shown.export_text()
     assert "0 of 2 runs" in text
-    assert "500 / 1,000 steps" in text
+    assert "500 / 2,048 steps" in text, "which is one update"
     said = console.export_text()
     assert said.count("A step takes") == 1
     assert "seed100000: It broke." in said

@@ -1,80 +1,77 @@
-"""Names of other libraries that are no settings."""
+"""Hints at the start of a run: each after one certain update, by numbers of its row."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
 
-from proximo import PPOAgent, settings
-from proximo.errors import UserError
-from proximo.hints import AGENT_METHODS, ELSEWHERE, TRAINER_METHODS, HintsAtNames
-from proximo.multi_agent.team_agent import TeamAgent
-from proximo.settings import find_setting, from_keywords
-from proximo.train.trainer import PPOTrainer
+from proximo.envs.spec import EnvSpec
+from proximo.policy.normalize import RunningStats
+from proximo.policy.observation import ObservationAdapter
+from proximo.settings import build
+from proximo.train.hints import Hints, unchanged
 
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("device", "JAX_PLATFORMS"),
-        ("verbose", "argument of PPOTrainer"),
-        ("use_sde", "network.std=state"),
-        ("observation_dim", "PPOAgent(observation_dim=4, action_dim=2)"),
-        ("policy_kwargs", "network.hidden_sizes"),
-        ("tensorboard_log", "metrics.jsonl"),
-        ("env.frames_per_batch", "did you mean frames_per_batch?"),
-        ("env_kwargs", "did you mean env.kwargs?"),
-        ("hidden", "did you mean network.hidden_sizes?"),
-        ("total_frames", "Proximo calls it train.total_timesteps."),
-    ],
-)
-def test_names_lead_where_they_should(name: str, hint: str) -> None:
-    with pytest.raises(UserError) as refused:
-        find_setting(name)
-    assert str(refused.value).startswith(f"There is no setting {name}; ")
-    assert hint in str(refused.value)
+BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
 
-def test_keywords_of_python_get_the_same_hints() -> None:
-    with pytest.raises(UserError, match="JAX_PLATFORMS"):
-        from_keywords({"device": "cuda"})
-    assert from_keywords({"env_kwargs": {"gravity": -5}}) == {"env.kwargs": {"gravity": -5}}
+def hints(max_steps: int | None = None, **values: Any) -> Hints:
+    small = {"env.num_envs": 2, "ppo.rollout_length": 100, "train.total_timesteps": 200 * 1000}
+    config = build(small | {name.replace("__", "."): value for name, value in values.items()})
+    return Hints(config, EnvSpec("Some", BOX, spaces.Discrete(2), max_steps))
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_is_elsewhere_is_no_setting(name: str) -> None:
-    assert name not in {setting.name for setting in settings.SETTINGS.values()} | settings.FOREIGN_NAMES.keys()
+def row(update: int, episode: int = 1, reward: tuple[float, float] = (0.0, 1.0), spread: float = 1.0) -> dict[str, Any]:
+    told = {"update": update, "step": 200 * update, "episode": episode, "buffer/return_std": spread}
+    return told | {"buffer/reward_min": reward[0], "buffer/reward_max": reward[1]}
 
 
-@pytest.mark.parametrize(
-    ("cls", "name", "hint"),
-    [
-        (PPOTrainer, "learn", "PPOTrainer has no learn; train() trains"),
-        (PPOTrainer, "predict", "PPOTrainer has no predict; agent.act(obs) gives the action"),
-        (PPOTrainer, "set_env", "PPOTrainer has no set_env; PPOTrainer(env, agent=agent) trains on another"),
-        (PPOAgent, "predict", "PPOAgent has no predict; act(obs) gives the action"),
-        (PPOAgent, "learn", "PPOAgent has no learn; PPOTrainer(env, agent=agent).train() trains it"),
-        (TeamAgent, "predict", "TeamAgent has no predict; act(obs) gives the action"),
-    ],
-)
-def test_methods_of_other_libraries_get_ours(cls: Any, name: str, hint: str) -> None:
-    with pytest.raises(AttributeError) as refused:
-        getattr(cls.__new__(cls), name)
-    assert str(refused.value).startswith(hint)
+def said(one: Hints, updates: int, **numbers: Any) -> list[tuple[int, str]]:
+    """The first words, and after which update."""
+    return [
+        (update, sentence.split(":")[0])
+        for update in range(1, updates + 1)
+        for sentence in one.look([row(update, **numbers)], list)
+    ]
 
 
-@pytest.mark.parametrize(("cls", "names"), [(PPOTrainer, TRAINER_METHODS), (PPOAgent, AGENT_METHODS)])
-def test_no_name_of_ours_is_shadowed(cls: Any, names: dict[str, str]) -> None:
-    assert not set(names) & set(dir(cls))
+def test_nothing_is_said_of_what_is_well() -> None:
+    assert said(hints(), 60) == []
 
 
-def test_other_attributes_fail_as_they_do_anywhere() -> None:
-    class Broken(HintsAtNames):
-        @property
-        def part(self) -> Any:
-            return self.deeper  # type: ignore[attr-defined]
+def test_episodes_that_do_not_end() -> None:
+    """2,000 steps of each environment without a limit; with one, when an episode must have ended; at the latest at the
+    end of the run."""
+    words = "No episode ended within {} steps of each environment"
+    assert said(hints(), 60, episode=0) == [(20, words.format("2,000"))]
+    assert said(hints(500), 60, episode=0) == [(5, words.format("500"))]
+    assert said(hints(env__max_steps_per_episode=950), 60, episode=0) == [(10, words.format("1,000"))]
+    assert said(hints(train__total_timesteps=600), 3, episode=0) == [(3, words.format("300"))]
+    assert said(hints(10_000, train__total_timesteps=600), 3, episode=0) == [], "an episode may be longer"
 
-    with pytest.raises(AttributeError, match="'Broken' object has no attribute 'deeper'"):
-        _ = Broken().part
-    assert not hasattr(PPOTrainer.__new__(PPOTrainer), "xyzzy")
+
+def test_rewards_that_need_a_scale() -> None:
+    raw = {"normalize__rewards": False}
+    assert said(hints(**raw), 9, spread=400.0) == [(5, "Rewards are large")]
+    assert said(hints(**raw), 9, spread=0.001) == [(5, "Rewards are small")]
+    assert said(hints(**raw), 9, spread=3.0) == []
+    assert said(hints(), 9, spread=400.0) == [], "they are normalised"
+
+
+def test_rewards_that_are_always_nothing() -> None:
+    assert said(hints(), 9, reward=(0.0, 0.0)) == [(5, "Every reward of 1,000 steps was 0")]
+    resumed = hints()
+    rest = [row(update, reward=(0.0, 0.0)) for update in (4, 5)]
+    assert resumed.look(rest, list) == [], "there were others before"
+
+
+def test_observations_that_never_change() -> None:
+    space = spaces.Dict({"a": BOX, "kind": spaces.Discrete(2), "z": spaces.Box(-1, 1, (1,), np.float32)})
+    mean = jnp.array([0.0, 0.1, 5.0, 0.5, 0.5, 0.3])
+    var = jnp.array([0.0, 1e-17, 2.0, 0.0, 0.0, 0.0])  # 1e-17 is what rounding leaves
+    found = unchanged(ObservationAdapter(space), RunningStats(jnp.float32(9), mean, var))
+    assert found == ["observation['a'][0]", "observation['a'][1]", "observation['z']"]
+    (sentence,) = hints().look([row(5)], lambda: found)
+    assert sentence.startswith(f"{', '.join(found)} never changed in 1,000 steps")

@@ -53,3 +53,23 @@ def test_constant_observations() -> None:
 def test_idle_actions() -> None:
     assert judge.idle_actions([], 10) is None
     assert "action[1] made no difference in 10 steps" in str(judge.idle_actions(["action[1]"], 10))
+
+
+def test_episodes_of_one_length() -> None:
+    assert judge.same_length([10, 10], 2) is None, "two are no pattern"
+    assert judge.same_length([10, 10, 11], 3) is None
+    assert judge.same_length([10, 10, 10], 2) is None, "one of them was cut"
+    assert "All 3 episodes terminated after exactly 10 steps" in str(judge.same_length([10, 10, 10], 3))
+
+
+def test_what_is_not_repeated() -> None:
+    assert judge.not_repeated(None) is None
+    assert "Two resets with the same seed" in str(judge.not_repeated(0))
+    assert "lead somewhere else at step 3" in str(judge.not_repeated(3))
+
+
+def test_how_long_steps_take() -> None:
+    assert judge.duration_of(100, 1.0) == "100 seconds"
+    assert judge.duration_of(600, 1.0) == "10 minutes"
+    assert judge.duration_of(36_000, 1.0) == "10 hours"
+    assert judge.duration_of(864_000, 1.0) == "10 days"

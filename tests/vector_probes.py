@@ -17,7 +17,7 @@ class Counters(VectorEnv[Any, Any, Any]):
     first step."""
 
     single_observation_space: spaces.Dict = spaces.Dict({"count": spaces.Box(0, 100, (1,), np.float32)})
-    single_action_space: spaces.Discrete = spaces.Discrete(2)
+    single_action_space: spaces.Space[Any] = spaces.Discrete(2)
     critic_state_space = spaces.Box(0, 1, (1,), np.float32)
 
     def __init__(self, num_envs: int, mode: AutoresetMode = AutoresetMode.SAME_STEP, final: str = "arrays"):

@@ -90,6 +90,7 @@ FOREIGN_NAMES = {
     "fcnet_hiddens": "network.hidden_sizes",
     "activation_fn": "network.activation",
     "log_std_init": "network.initial_std",
+    "info_keywords": "track.info",
     "norm_obs": "normalize.observations",
     "norm_reward": "normalize.rewards",
     "timesteps": "train.total_timesteps",
@@ -256,6 +257,8 @@ def _describe(expected: Any) -> str:
         return "a list of whole numbers such as [64, 64]"
     if origin is tuple and typing.get_origin(args[0]) is typing.Literal:
         return f"a list of {' and '.join(typing.get_args(args[0]))}"
+    if origin is tuple and args[0] is str:
+        return "a list of names such as [profit, drawdown]"
     if origin is tuple:
         return "a list of names such as [gymnasium.wrappers:FlattenObservation]"
     if origin is dict and args[1] is Any:

@@ -20,10 +20,14 @@ from contracts.host import ENVS, check_contract, check_restoring, exchange, lane
 from made import host_source
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
-from proximo.envs.api import HostSource, Timestep
+from proximo.envs.api import HostSource, Timestep, with_info
 from proximo.envs.groups import ONE
 from proximo.envs.host.vector import VectorSource
+from proximo.envs.host.vector_batch import FirstOf, VectorCamera
 from proximo.errors import EnvError, UserError
+from proximo.multi_agent.team_agent import make_agents
+from proximo.rollout.video import episode_frames
+from proximo.settings import build
 from vector_probes import Counters, Saving, Wrong
 
 MODES = list(AutoresetMode)
@@ -60,12 +64,14 @@ def test_contract_of_a_registered_one() -> None:
     check_contract(source, LIMITED, steps=40)
 
 
+def in_processes(num_envs: int) -> Any:
+    """Which know nothing of this module, so that they start soon."""
+    return AsyncVectorEnv([functools.partial(gymnasium.make, "Pendulum-v1")] * num_envs, context="forkserver")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_contract_in_processes(mode: AutoresetMode) -> None:
-    check_contract(
-        vector_source(lambda num_envs: AsyncVectorEnv([pendulum] * num_envs, autoreset_mode=mode)), LIMITED, steps=20
-    )
+def test_contract_in_processes() -> None:
+    check_contract(vector_source(in_processes), LIMITED, steps=20)
 
 
 @pytest.mark.slow
@@ -128,9 +134,9 @@ def test_a_simulator_of_ones_own(mode: AutoresetMode, final: str) -> None:
     10,001, so that they begin at 0 and at 0.001."""
     begun, moved = counted(lambda num_envs: Counters(num_envs, mode, final))
     rest, waits = lanes(moved), mode is AutoresetMode.NEXT_STEP
-    np.testing.assert_array_equal(lanes(begun).obs["count"], np.float32([[0], [0.001]]))
+    np.testing.assert_array_equal(lanes(begun).obs["count"], np.array([[0], [0.001]], np.float32))
     np.testing.assert_array_equal(lanes(begun).action_mask, [[False, True]] * 2)
-    np.testing.assert_array_equal(begun.critic_state, np.float32([[0], [0.001]]))
+    np.testing.assert_array_equal(begun.critic_state, np.array([[0], [0.001]], np.float32))
     assert rest.truncated[:4, 0].tolist() == [False, False, True, False]
     assert rest.terminated[:4, 1].tolist() == [False, False, False, True]
     np.testing.assert_allclose(rest.final_obs["count"][2, 0], [3])
@@ -215,7 +221,8 @@ def test_a_simulator_says_where_it_is() -> None:
     assert other.set_states(states), other.notices
     for _ in range(2):  # after which the first draws a new number
         action = np.ones(4, np.int64)
-        exchange(env, action), exchange(other, action)
+        exchange(env, action)
+        exchange(other, action)
         assert same(received(env).groups, received(other).groups)
 
 
@@ -258,7 +265,8 @@ def test_an_object_that_cannot_be_copied_is_used_by_turns() -> None:
     )
     one.send(0, {ONE: np.ones(2, np.int64)})
     assert lanes(one.recv(0)).valid.all()
-    one.close(), other.close()
+    one.close()
+    other.close()
     assert vector.closed_times == 0, "it is the user's"
 
 
@@ -270,7 +278,8 @@ def test_objects_are_made_again_as_they_were_made() -> None:
     first = np.array(lanes(one.reset(0)).obs)
     lanes(other.reset(1))
     np.testing.assert_array_equal(first, lanes(one.reset(0)).obs)
-    one.close(), other.close()
+    one.close()
+    other.close()
 
 
 # What is refused, and how it is said.
@@ -355,6 +364,38 @@ def test_a_factory_without_a_number_has_its_own() -> None:
     assert pickle.loads(pickle.dumps(vector_probes.Counters)) is Counters
 
 
+class Drawn:
+    """Shows how often it was drawn, in the first of two pictures."""
+
+    times = 0
+
+    def render(self) -> Any:
+        self.times += 1
+        return np.full((2, 2, 3), self.times, np.uint8), np.zeros((2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("stays", "expected"), [(True, [1, 2, 3, 3]), (False, [1, 2, 2, 3])])
+def test_pictures_of_an_end(stays: bool, expected: list[int]) -> None:
+    """A reset, a step, and one that ends the episode: two pictures, of the end and of the next beginning. Where that
+    has begun already, the last picture stands for the end."""
+    camera = VectorCamera(FirstOf(Drawn(), shared=False), "Drawn")
+    camera.take()
+    camera.follow(False, stays)
+    camera.follow(True, stays)
+    assert [int(picture[0, 0, 0]) for picture in camera.pictures] == expected
+
+
+@pytest.mark.slow
+def test_a_film() -> None:
+    source = vector_source("vector/CartPole-v1")
+    agents = make_agents(source.spec.groups, build({"network.hidden_sizes": (4,)}), None)
+    frames, fps = episode_frames(source, agents, EnvConfig(max_steps_per_episode=20), seed=0)
+    pictures = list(frames)
+    assert fps == 50
+    assert 8 < len(pictures) <= 21, "nobody falls sooner"
+    assert any((pictures[0] != picture).any() for picture in pictures)
+
+
 # Runs.
 
 
@@ -386,10 +427,9 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_on_one_object_alone(tmp_path: Path) -> None:
-    vector = AsyncVectorEnv([pendulum] * 2)
-    run = trainer(tmp_path / "run", vector, eval_max_steps=20)
-    result = run.train()
-    assert result["final_eval"]["length_mean"] == 200
+    vector = in_processes(2)
+    result = trainer(tmp_path / "run", vector, eval_max_steps=20).train()
+    assert result["final_eval"]["length_mean"] == 20
     assert not vector.closed
     vector.close()
 
@@ -399,3 +439,30 @@ def test_a_run_of_stable_baselines3(tmp_path: Path) -> None:
     vec_env = stable_baselines3()
     result = trainer(tmp_path / "run", vec_env.VecNormalize(vec_env.DummyVecEnv([pendulum] * 2))).train()
     assert result["final_eval"]["length_mean"] == 200
+
+
+def told(source: VectorSource) -> list[Any]:
+    """What is tracked of the infos of environment 1, going up, in the first four steps that count."""
+    opened, found = with_info(source, ("clock", "went", "third", "nothing")).open_envs(2, EnvConfig()), []
+    opened.reset(0)
+    for _ in range(5):
+        exchange(opened, np.ones(2, int))
+        moved = received(opened)
+        assert moved.info is not None
+        found += [np.copy(moved.info[1])] * bool(lanes(moved).valid[1])
+    assert {"clock", "third", "went"} <= set(opened.info_names)
+    opened.close()
+    return found[:4]
+
+
+TOLD = [[1, np.nan, np.nan, np.nan], [2, np.nan, np.nan, np.nan], [3, 1, 3, np.nan], [1, np.nan, np.nan, np.nan]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_numbers_of_infos_are_reported(mode: AutoresetMode) -> None:
+    np.testing.assert_array_equal(told(vector_source(sync(host_probes.Telling, mode))), TOLD)
+
+
+@pytest.mark.slow
+def test_numbers_of_infos_of_stable_baselines3_are_reported() -> None:
+    np.testing.assert_array_equal(told(vector_source(dummy(host_probes.Telling))), TOLD)

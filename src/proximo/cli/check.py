@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from proximo import settings
-from proximo.cli.common import EnvArguments, app, flag, given_settings, out, with_env_arguments
+from proximo.cli.common import EnvArguments, WithSettings, app, flag, given_settings, out, with_env_arguments
+from proximo.cli.completion import assigned_settings, env_ids
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
 
@@ -27,17 +28,24 @@ Examples:
 STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
-@app.command(help=CHECK_HELP)
+@app.command(cls=WithSettings, help=CHECK_HELP)
 def check(
     env: Annotated[
         str | None,
-        typer.Argument(metavar="ENV", help="An id, as `proximo train` takes it.", show_default=False),
+        typer.Argument(
+            metavar="ENV", help="An id, as `proximo train` takes it.", show_default=False, autocompletion=env_ids
+        ),
     ] = None,
     steps: Annotated[str, typer.Option(metavar="N", help="Steps of each environment, at most.")] = "2_000",
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as YAML.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as env.wrappers=[...]; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, such as env.wrappers=[...]; repeatable.",
+            autocompletion=assigned_settings,
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,

@@ -19,7 +19,10 @@ from proximo.errors import UserError
 from proximo.fleet.cluster import Cluster
 from proximo.hints import ELSEWHERE
 
-COMMANDS = ("train", "resume", "evaluate", "experiment", "tune", "compare", "runs", "envs", "settings", "ui", "sync")
+COMMANDS = (
+    *("train", "resume", "evaluate", "experiment", "tune", "compare", "runs"),
+    *("envs", "check", "settings", "ui", "sync"),
+)
 OTHER_COMMANDS = {"learn": "train", "continue": "resume", "predict": "evaluate", "enjoy": "evaluate", "list": "runs"}
 FLAGS = {"train.total_timesteps": "--steps", "seed": "--seed", "env.kwargs": "--env-arg", "track.video": "--video"}
 """Settings that have an option of their own, where the command has it."""
@@ -69,7 +72,7 @@ def option_hint(option: str, given: list[str], known: dict[str, bool]) -> str | 
     value = dict(text.split("=", 1) for text in given if "=" in text).get(option, following)
     told = "VALUE" if value.startswith("--") else value
     forms = [f"--set {one}={told}" for one in meant]
-    if (own := FLAGS.get(meant[0])) in known:
+    if (own := FLAGS.get(meant[0], "")) in known:
         forms = [own if known[own] else f"{own} {told}"]
     return f"write {' or '.join(forms)}{settings.difference(name)}"
 
@@ -90,7 +93,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a block of
 Preset = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Start from the preset of this name, such as documents.", autocompletion=preset_names
+        metavar="NAME", help="Start from the preset with this name, such as documents.", autocompletion=preset_names
     ),
 ]
 NoPreset = Annotated[
@@ -98,7 +101,7 @@ NoPreset = Annotated[
 ]
 
 Mlflow = Annotated[
-    str | None, typer.Option("--mlflow", metavar="URI", help="MLflow's address; runs/mlflow.db by default.")
+    str | None, typer.Option("--mlflow", metavar="URI", help="MLflow's address; by default runs/mlflow.db.")
 ]
 NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Do not track in MLflow.")]
 
@@ -107,7 +110,7 @@ EnvArguments = Annotated[
     typer.Option(
         "--env-arg",
         metavar="NAME=VALUE",
-        help="An argument that the environment is made with, such as gravity=-5 (env.kwargs); repeatable.",
+        help="An argument passed to the environment, such as gravity=-5 (env.kwargs); repeatable.",
     ),
 ]
 
@@ -120,7 +123,9 @@ Run = Annotated[
 
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Import Python modules that the settings name, though the folder was not made here."),
+    typer.Option(
+        "--trust", help="Import the Python modules that the settings name, in a folder that you did not make."
+    ),
 ]
 
 

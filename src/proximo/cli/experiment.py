@@ -38,7 +38,7 @@ from proximo.errors import TrainingError, UserError, printable
 EXPERIMENT_HELP = """Train several trials with several seeds in parallel, and compare them statistically.
 
 WHAT is an environment, trained with `--trials` seeds, or a YAML file with environments, named trials or a grid, and
-seeds (docs/experiments.md). Ctrl-C stops it; `--resume DIR` trains what is missing and repeats nothing.
+seeds (docs/experiments.md). Ctrl-C stops it; `--resume DIR` trains what is missing, and repeats nothing.
 
 Examples:
 
@@ -62,12 +62,13 @@ def experiment(
     ] = None,
     trials: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Number of seeds of each trial, 100,000 apart; 5 by default."),
+        typer.Option(metavar="N", help="Number of seeds per trial, 100,000 apart; by default 5."),
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps of each run.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; 0 by default.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps per run.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; by default 0.")] = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the experiment; a new one under runs/.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The experiment's folder; by default a new one under runs/."),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of all runs, as YAML.")] = None,
     assignments: Annotated[
@@ -187,13 +188,14 @@ def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
 def compare_command(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_DIR...", help="Runs, experiments, folders of runs.", show_default=False),
+        typer.Argument(metavar="RUN_OR_DIR...", help="Runs, experiments, or folders of runs.", show_default=False),
     ],
     out_dir: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes; a new folder under runs/.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The report's folder; by default a new one under runs/."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with first.")
+        str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with.")
     ] = None,
 ) -> None:
     """Compare runs: intervals over seeds, the probability of improvement, curves and profiles, on one page.

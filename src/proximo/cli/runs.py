@@ -19,8 +19,8 @@ def runs_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
-    """List the runs under runs/, the newest first: environment, steps, return, state and time."""
-    from proximo.display.tables import runs_table
+    """List the runs under runs/, newest first, with their environment, steps, return and state."""
+    from proximo.display.tables import runs_lines
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import best_of, list_runs
@@ -30,7 +30,8 @@ def runs_command(
     if as_json:
         typer.echo(to_json([run.as_json() for run in chosen]))
     elif chosen:
-        out.print(runs_table(chosen), soft_wrap=False)
+        for line in runs_lines(chosen, out.width if out.is_terminal else None):
+            out.print(line)
     else:
         out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
 
@@ -45,7 +46,7 @@ def sync_command(
         str | None, typer.Option(metavar="URI", help="Where to send it; by default where the run was tracked.")
     ] = None,
 ) -> None:
-    """Send to MLflow what it lacks of RUN: after an outage, or if the run was not tracked."""
+    """Send MLflow what it is missing of RUN, after an outage or if the run was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
     from proximo.run_dir.directory import RUNS

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from proximo.config import Config
 from proximo.display.notebook import NotebookArea
-from proximo.display.printing import make_rich, safe
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import UserError, quoted
 from proximo.run_dir.files import shown
 
@@ -60,7 +60,7 @@ class Messages(Console):
     """Says in a line each what a user should know, and shows no progress: for scripts that nobody watches."""
 
     def note(self, sentence: str) -> None:
-        make_rich(stderr=True).print(f"[dim]{safe(sentence)}[/dim]")
+        say(make_rich(stderr=True), safe(sentence), "dim")
 
 
 def make_console(verbose: bool | int | None = None) -> Console:
@@ -96,9 +96,10 @@ class Display(Console):
         asked, end, goal = config.train.total_timesteps, last_step(config), config.stop.target_reward
         whole = f" ({asked:,} in whole updates of {config.frames_per_batch:,})" if end > asked else ""
         aim = f", until an evaluation confirms an average return of {goal:g}" if goal is not None else ""
-        self.rich.print(
+        say(
+            self.rich,
             f"Training on [bold]{safe(config.env.id)}[/bold] for up to {end:,} steps{whole}{aim}; "
-            f"seed {config.seed}, {config.env.num_envs} environments."
+            f"seed {config.seed}, {config.env.num_envs} environments.",
         )
         self.rich.print(f"[dim]{safe(shown(path))}[/dim]")
 
@@ -109,8 +110,8 @@ class Display(Console):
         if self.rich.is_jupyter and not self.verbose:
             self._area = NotebookArea(self._picture)
         elif self.rich.is_terminal and not self.verbose:
-            redrawn = {"console": self.rich, "transient": True, "refresh_per_second": 8}
-            self._area = Live(get_renderable=self._picture, **redrawn)
+            drawn = self._picture
+            self._area = Live(console=self.rich, get_renderable=drawn, transient=True, refresh_per_second=8)
         if self._area:
             self._area.start()
         return self
@@ -128,7 +129,7 @@ class Display(Console):
         self._redraw()
 
     def note(self, sentence: str) -> None:
-        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+        say(self.rich, safe(sentence), "dim")
 
     warn = note
 
@@ -149,7 +150,7 @@ class Display(Console):
             self.rich.print(progress_line(records[-1], self._config))
 
     def finish(self, result: Record, path: Path) -> None:
-        self.rich.print(verdict(result, self._config) + unconfirmed(result))
+        say(self.rich, verdict(result, self._config) + unconfirmed(result))
         for name, text in summary(result, path):
             self.rich.print(f"[bold]{name:<12}[/bold]{text}")
 
@@ -193,7 +194,7 @@ def summary(result: Record, path: Path) -> list[tuple[str, str]]:
     if "win_rate" in played:
         won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
         rows.append(("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
-    for kind, title in (("stochastic", "drawn"), ("deterministic", "most likely")):
+    for kind, title in (("stochastic", "sampled"), ("deterministic", "most likely")):
         if f"{kind}/return_mean" in played:
             mean, std = (number(played[f"{kind}/return_{name}"]) for name in ("mean", "std"))
             rows.append(("", f"{mean} ± {std} with {title} actions (eval.actions=both)"))

@@ -49,7 +49,7 @@ def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
         try:
             env = make(env, **given)
         except Exception as error:
-            raise UserError(f"{_with(name, given)} cannot be put around the environment: {in_words(error)}.") from None
+            raise UserError(f"{_with(name, given)} cannot wrap the environment: {in_words(error)}.") from None
     return env
 
 
@@ -91,9 +91,9 @@ def find_wrapper(name: str) -> Callable[..., Any]:
         except AttributeError:
             near = difflib.get_close_matches(part, dir(found), 1, 0.6)
             hint = f"; did you mean {near[0]}?" if near else "."
-            raise UserError(f"env.wrappers names {name}, and {module} has no {part}{hint}") from None
+            raise UserError(f"env.wrappers names {name}, but {module} has no {part}{hint}") from None
     if not callable(found):
-        raise UserError(f"env.wrappers names {name}, which is no wrapper but a {type(found).__name__}.")
+        raise UserError(f"env.wrappers names {name}, which is a {type(found).__name__}, not a wrapper.")
     wrapper: Callable[..., Any] = found
     return wrapper
 

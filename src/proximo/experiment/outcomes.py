@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,9 @@ class Outcome:
     wall_seconds: float | None = None
     steps_per_second: float | None = None
     curve: Curve = NOTHING
+    own_metrics: dict[str, float] = field(default_factory=dict)
+    """What is tracked of infos (`info/NAME`, `info_mean/NAME`), of the final evaluation; and the last that callbacks
+    returned (`callback/NAME`)."""
 
     @property
     def counts(self) -> bool:
@@ -60,6 +63,7 @@ def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, se
             return replace(damaged, state="failed" if (path / ERROR).is_file() else MISSING)
         status = read_status(path)
         result = status.result or {}
+        rows = read_rows(path, MAX_POINTS, MAX_POINTS)
         return replace(
             damaged,
             state=status.state,
@@ -67,10 +71,17 @@ def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, se
             steps=status.steps,
             wall_seconds=finite(result.get("wall_seconds")),
             steps_per_second=finite(result.get("steps_per_second")),
-            curve=_curve(read_rows(path, MAX_POINTS, MAX_POINTS), status),
+            curve=_curve(rows, status),
+            own_metrics=_own_metrics(rows, result.get("final_eval") or {}),
         )
     except UNREADABLE:
         return damaged
+
+
+def _own_metrics(rows: list[dict[str, Any]], played: dict[str, Any]) -> dict[str, float]:
+    told = [(name, value) for name, value in played.items() if name.startswith(("info/", "info_mean/"))]
+    told += [(name, value) for row in rows for name, value in row.items() if name.startswith("callback/")]
+    return {name: known for name, value in told if (known := finite(value)) is not None}
 
 
 def _curve(rows: list[dict[str, Any]], status: RunStatus) -> Curve:

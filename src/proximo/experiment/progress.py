@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from proximo.display.console import duration, number
-from proximo.display.printing import make_rich, safe
+from proximo.display.console import duration, last_step, number
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.tables import comparison_table
@@ -59,6 +59,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+def make_progress() -> Progress:
+    """What shows an experiment that Python runs: a table in a terminal, lines in a notebook, else only what fails."""
+    rich = make_rich()
+    return ProgressDisplay(rich) if rich.is_terminal or rich.is_jupyter else Progress()
 
 
 class ProgressDisplay(Progress):
@@ -122,7 +128,7 @@ class ProgressDisplay(Progress):
             if (key or sentence) in self._said:
                 return
             self._said.add(key or sentence)
-        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+        say(self.rich, safe(sentence), "dim")
 
     def headline(self, text: str) -> None:
         self._headline = text
@@ -160,7 +166,7 @@ class ProgressDisplay(Progress):
         if self._headline:
             table.add_row(f"[bold]{safe(self._headline)}[/bold]")
         for run, step, returned in running:
-            total = run.config.train.total_timesteps
-            steps = f"{step:,} / {total:,} steps" if step else "starting"
+            total = last_step(run.config)
+            steps = f"{min(step, total):,} / {total:,} steps" if step else "starting"
             table.add_row(f"[dim]{safe(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
         return table

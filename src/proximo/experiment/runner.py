@@ -23,7 +23,7 @@ from proximo.experiment.plan import (
     make_trials,
     overlap,
 )
-from proximo.experiment.progress import Progress
+from proximo.experiment.progress import Progress, make_progress
 from proximo.experiment.track import make_tracker
 from proximo.fleet.choose import open_fleet
 from proximo.fleet.cluster import Cluster
@@ -116,7 +116,7 @@ def carry_out(
     with open_inside(out / PLAN) as file:
         if not take_lock(file):
             raise UserError(f"The experiment in {out} is already running in another process.")
-        return _carry_out(plan, out, jobs, progress or Progress(), HandedIn(env, own or {}, trust), cluster)
+        return _carry_out(plan, out, jobs, progress or make_progress(), HandedIn(env, own or {}, trust), cluster)
 
 
 def _carry_out(

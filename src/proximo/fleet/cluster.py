@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +74,9 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         _join(ray, address, options)
-        for number, handler in handlers.items():  # Ray has one of its own for SIGTERM
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # Ray has one of its own for SIGTERM
+                signal.signal(number, handler)
         yield ray
     finally:
         ray.shutdown()
@@ -82,8 +84,11 @@ def connected(cluster: Cluster) -> Iterator[Any]:
 
 def _join(ray: Any, address: str, options: Mapping[str, Any]) -> None:
     try:
-        with contextlib.suppress(ConnectionError if address == AUTO else ()):
+        if address != AUTO:
             ray.init(address=address, **options)
+            return
+        with contextlib.suppress(ConnectionError):
+            ray.init(address=AUTO, **options)
             return
         ray.init(address="local", num_cpus=len(available_cores()), include_dashboard=False, **options)
     except Exception as error:  # Ray raises all kinds

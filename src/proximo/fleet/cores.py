@@ -20,7 +20,7 @@ def claim_cores(count: int, held: contextlib.ExitStack) -> list[int]:
     A node of a cluster says how many runs it has, but not which cores are whose.
     """
     folder, cores = Path(tempfile.gettempdir()) / f"proximo-cores-{os.getuid()}", list[int]()
-    with contextlib.ExitStack() as claimed:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as claimed:  # it may be another user's
         folder.mkdir(mode=0o700, exist_ok=True)
         for core in available_cores():
             file = claimed.enter_context((folder / str(core)).open("ab"))

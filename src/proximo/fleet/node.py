@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.fleet.cores import available_cores, claim_cores
-from proximo.fleet.shipping import Contents, Files, Outbox, Parcel, write_folder
+from proximo.fleet.shipping import Files, Outbox, Parcel, write_folder
 from proximo.fleet.worker import Message, Worker
 from proximo.run_dir.directory import versions
 from proximo.train.interrupt import Interrupt
@@ -60,6 +60,7 @@ class RunOnNode:
         self._told = Interrupt(deaf=True)
         self._notes: deque[str] = deque()
         self._end: Message | None = None
+        self._outbox: Outbox | None = None
         self._held = contextlib.ExitStack()
         self._names = ("", "")
         """What its folder is called here, and what at home."""
@@ -72,10 +73,10 @@ class RunOnNode:
         home. `places` are where the user's own modules were found; `save` asks for a checkpoint each minute."""
         place = Path(tempfile.mkdtemp(prefix="proximo-"))
         self._held.callback(shutil.rmtree, place, ignore_errors=True)
-        self._log, self._outbox = place / "log", None
+        self._log = place / "log"
         if files is not None:
             folder = place / "run"
-            self._outbox = Outbox(folder, write_folder(folder, files) if files else Contents())
+            self._outbox = Outbox(folder, write_folder(folder, files))
             self._names = (str(folder), job["path"])
             job = job | {"path": str(folder)}
         sys.path += [place for place in places if place not in sys.path and os.path.isdir(place)]

@@ -8,7 +8,6 @@ goes on from the checkpoint that came home.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,9 +22,11 @@ from proximo.fleet.node import SAVE_SECONDS, About, News, RunOnNode, describe_di
 from proximo.fleet.packing import pack
 from proximo.fleet.shipping import read_folder, unpack
 from proximo.fleet.single import let_go
-from proximo.fleet.worker import describe
+from proximo.fleet.worker import describe, places
 from proximo.run_dir.directory import RunDirectory, versions
+from proximo.train.checkpoint import steps
 from proximo.train.interrupt import Interrupt
+from proximo.train.trust import vouch_for
 
 NEWS_SECONDS = 1.0
 STOP_SECONDS = 60.0
@@ -56,7 +57,10 @@ class Remote:
     received: int = 0
     ask_at: float = 0.0
     stopped_at: float | None = None
+    furthest: int = -1
+    """The step of the last checkpoint that came home when a node was lost."""
     losses: int = 0
+    """Nodes that were lost since then."""
 
 
 class RayFleet(Fleet):
@@ -139,7 +143,7 @@ class RayFleet(Fleet):
         if self._interrupt.signal is not None:
             self._waiting.clear()
             for remote in list(self._remotes.values()):
-                if remote.started:
+                if remote.began:
                     self.cancel(remote.job)
                 else:
                     self._forget(remote)
@@ -188,6 +192,8 @@ class RayFleet(Fleet):
             return self._take(remote, answer) if isinstance(answer, News) else []
         except self._lost as error:
             return self._lose(remote, error)
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise SetUpError(f"The cluster cannot set up what --runtime-env asks for: {in_words(error)}") from None
         except self._ray.exceptions.RayError as error:
             return self._end(remote, Ended(remote.job, "failed", f"The node {remote.node}: {in_words(error)}"))
         except SetUpError:
@@ -211,11 +217,12 @@ class RayFleet(Fleet):
             if remote.directory is None:
                 let_go(job.folder)
                 remote.directory = RunDirectory.reopen(job.folder, 0)
+                vouch_for(job.folder, [job.config.env])  # a node would sign with a key of its own
             files = read_folder(job.folder)
-        told = describe(job.config, job.folder, self._packed[job.config.env.id], self._given.trust)
+        told = describe(job.config, job.folder, self._packed[job.config.env.id], trust=True)  # whom we trust is settled
         every = job.config.checkpoint.every_seconds
         save = every is None or every > SAVE_SECONDS
-        remote.answer = remote.actor.start.remote(told, files, self._cluster.cpus_per_run, sys.path, save)
+        remote.answer = remote.actor.start.remote(told, files, self._cluster.cpus_per_run, places(), save)
         difference = describe_difference(self._here, about.versions)
         news: list[Began | Noted | Ended] = [] if remote.began else [Began(job)]
         remote.began = remote.started = True
@@ -229,7 +236,6 @@ class RayFleet(Fleet):
             assert remote.directory is not None
             unpack(news.parcel, remote.directory)
             remote.received = news.parcel.number
-            remote.losses = 0 if news.parcel.rows else remote.losses
         told: list[Began | Noted | Ended] = [Noted(remote.job, sentence) for sentence in news.notes]
         if news.end is None:
             return told
@@ -247,16 +253,19 @@ class RayFleet(Fleet):
             raise SetUpError(
                 f"A node of the cluster lacks a package ({words}); install it there, or have --runtime-env bring it."
             )
-        remote.losses += 1
+        reached = max(steps(remote.job.folder), default=-1)
+        remote.losses = 1 if reached > remote.furthest else remote.losses + 1
+        remote.furthest = max(reached, remote.furthest)
         if remote.stopped_at is not None:
             return self._end(remote, Ended(remote.job, "interrupted"))
         if remote.losses > LOSSES:
-            lost = f"It lost its node {remote.losses} times without having come any further: {words}"
+            lost = f"It lost {remote.losses} nodes without having come any further: {words}"
             return self._end(remote, Ended(remote.job, "failed", lost))
         news: list[Began | Noted | Ended] = []
         if remote.started:
             sentence = f"The node {remote.node} was lost, and the run goes on elsewhere from what came home."
-            news = [Noted(remote.job, sentence)]
+            wait = "" if self.count else " No node has room for it: it waits for one."
+            news = [Noted(remote.job, sentence + wait)]
         self._ray.kill(remote.actor)  # it may only be out of reach
         self._place(remote)
         return news

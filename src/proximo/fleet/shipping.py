@@ -12,6 +12,7 @@ from pathlib import Path
 from proximo.errors import TrainingError
 from proximo.run_dir.directory import METRICS, RunDirectory
 from proximo.run_dir.files import PARTIAL, open_inside, write_atomically
+from proximo.run_dir.origin import ORIGIN
 
 NAME = re.compile(r"(?:[\w=+-][\w.=+-]*/){0,2}[\w=+-][\w.=+-]*")
 TAIL = 2**10
@@ -80,11 +81,11 @@ class Outbox:
 
 
 def look(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """The files of a run but for its rows, those that a checkpoint is written with before it."""
+    """The files of a run but for its rows, and for what only the machine that wrote it can read."""
     found: dict[str, tuple[int, int, int]] = {}
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
-        if name == METRICS or name.endswith(PARTIAL):
+        if name in (METRICS, ORIGIN) or name.endswith(PARTIAL):
             continue
         try:
             about = file.lstat()
@@ -115,7 +116,7 @@ def write_folder(folder: Path, files: Files) -> Contents:
 def unpack(parcel: Parcel, directory: RunDirectory) -> None:
     """Write down what has come. Whatever happens on the way, the folder is that of a run that can be resumed."""
     for name in (*parcel.files, *parcel.gone):
-        if not NAME.fullmatch(name) or name == METRICS:
+        if not NAME.fullmatch(name) or name in (METRICS, ORIGIN):
             raise TrainingError(f"A node has sent a file that no run has: {name!r}.")
     directory.splice(parcel.rows_at, parcel.rows)
     for name, content in parcel.files.items():

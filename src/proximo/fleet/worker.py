@@ -38,12 +38,17 @@ def describe(config: Config, folder: Path, packed: str, trust: bool) -> Message:
     return {"settings": settings.to_mapping(config), "path": str(folder), "packed": packed, "trust": trust}
 
 
+def places() -> list[str]:
+    """Where modules are found here, the user's own too."""
+    return [place or os.getcwd() for place in sys.path]
+
+
 class Worker:
     """The other side: a worker process that is given jobs, one at a time."""
 
     def __init__(self, cores: list[int], log: Path):
         command = [sys.executable, "-P", "-m", "proximo.fleet.worker", ",".join(map(str, cores))]
-        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        path = os.pathsep.join(places())
         with log.open("ab") as file, signals_blocked():  # they are for the fleet
             self._process = subprocess.Popen(
                 command,
@@ -51,7 +56,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 start_new_session=True,  # so is Ctrl-Z
-                env=os.environ | {"PYTHONPATH": path},  # where the user's own modules are found, too
+                env=os.environ | {"PYTHONPATH": path},
             )
 
     def run(self, job: Message, note: Callable[[str], None], interrupt: Interrupt) -> Message:

@@ -347,7 +347,7 @@ def _sized(
         )
     for name, size in (("observation_dim", seen), ("action_dim", done)):
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise UserError(f"{name} must be a whole number from 1 on, not {size!r}.")
+            raise UserError(f"{name} must be a whole number of at least 1, not {size!r}.")
     return spaces.Box(-np.inf, np.inf, (int(seen),), np.float32), spaces.Discrete(int(done))
 
 

@@ -107,7 +107,7 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
         values = ", ".join(f"{path}={value}" for path, value in tuned.items())
         own = own_preset(title)
         whose = f", with your own from {own}" if own is not None and own.is_file() else ""
-        said.append(f"Preset for {title}{whose} ({leave_out} leaves it out): {values}")
+        said.append(f"Preset for {title}{whose} ({leave_out} trains without it): {values}")
     steps = "train.total_timesteps"
     if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
         said.append(
@@ -125,8 +125,8 @@ def without_preset(config: Config, how: str, why: str | None = None) -> str:
         why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
     standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
     taken = (
-        f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
+        f"{config.env.num_envs} x {ppo.rollout_length} steps per update, {ppo.epochs_per_update} epochs of minibatches "
         f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
         f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
     )
-    return f"{why.rstrip('.')}: it is trained with the defaults ({taken}). {how}"
+    return f"{why.rstrip('.')}, so the defaults are used ({taken}). {how}"

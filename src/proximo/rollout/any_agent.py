@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from proximo.compile import jit
 from proximo.config import EnvConfig
-from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, LaneStep, Timestep
+from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, LaneStep, Timestep, with_info
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.errors import UserError
-from proximo.rollout.episodes import Running, any_member, count_episodes
+from proximo.rollout.episodes import Running, any_member, count_episodes, no_info
 from proximo.rollout.evaluate import Cuts, Evaluator, Played, QuotaEvaluator, step_limit
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
 from proximo.spaces import Path, build, pick, shown, stacked
@@ -30,7 +30,13 @@ Act = Callable[[PyTree, PyTree], Any]
 
 
 def any_agent_evaluator(
-    source: JaxEnv | HostSource, agent: Any, episodes: int, seed: int, deterministic: bool, max_steps: int
+    source: JaxEnv | HostSource,
+    agent: Any,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    max_steps: int,
+    info: tuple[str, ...] = (),
 ) -> Evaluator:
     """The evaluator of an agent that need not be one of Proximo's. It plays one episode after the other, since it may
     remember what it saw."""
@@ -38,8 +44,8 @@ def any_agent_evaluator(
     limit = step_limit(source, env, max_steps)
     cuts = Cuts(None if source.spec.max_steps else limit)
     env = replace(env, max_steps_per_episode=limit)
-    play = AnyPlay(source, asked(agent, deterministic), getattr(agent, "reset", None), env, seed)
-    return QuotaEvaluator(play, np.array([episodes]), source.spec.groups, cuts)
+    play = AnyPlay(source, asked(agent, deterministic), getattr(agent, "reset", None), env, seed, info)
+    return QuotaEvaluator(play, np.array([episodes]), source.spec.groups, cuts, info)
 
 
 def asked(agent: Any, deterministic: bool) -> Act:
@@ -81,22 +87,25 @@ class AnyPlay:
         forget: Callable[[], Any] | None,
         env: EnvConfig,
         seed: int,
+        info: tuple[str, ...] = (),
     ):
         self.notices: list[str] = []
+        self._info = info
         self._groups = source.spec.groups
         self._act, self._forget = act, forget
         self._env: HostEnv | None = None
         if isinstance(source, HostSource):
-            self._env = source.open_envs(1, env)
+            self._env = with_info(source, info).open_envs(1, env)
             self._steps = host_steps(self._env, seed)
         else:
-            vector = VectorizedEnv(source, 1, env.max_steps_per_episode)
+            vector = VectorizedEnv(source, 1, env.max_steps_per_episode, info=info)
             self._steps = compiled_steps(jit(vector.reset), jit(vector.step), seed)
 
     def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         running: Running = (
             np.zeros(1, np.int64),
             {name: np.zeros((1, group.size)) for name, group in self._groups.items()},
+            no_info(1, len(self._info), np),
         )
         now = next(self._steps)
         self._begin()
@@ -155,7 +164,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not isinstance(actions, Mapping):
         raise UserError(f"For many agents, `act` gives a dictionary of actions by agent, not {type(actions).__name__}.")
     if lacking := [agent for agent in seen if agent not in actions]:
-        raise UserError(f"The actions lack that of {lacking[0]}, who is there and acts.")
+        raise UserError(f"There is no action for {lacking[0]}, which is present and acts.")
     return {
         name: stacked(
             group.action_space,

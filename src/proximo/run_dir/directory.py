@@ -58,6 +58,7 @@ class RunDirectory:
     _metrics: io.FileIO
     _end: int  # of the rows that are written
     _waiting: list[bytes]  # rows that are not
+    _last: bytes  # the last row that was
     num_rows: int
 
     def __init__(self, path: Path):
@@ -96,6 +97,7 @@ class RunDirectory:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end += len(text)
         self.num_rows += len(self._waiting)
+        self._last = self._waiting[-1] if self._waiting else self._last
         self._waiting = []
 
     def splice(self, place: int, text: bytes) -> None:
@@ -112,6 +114,25 @@ class RunDirectory:
         if self._metrics.write(text[same:]) < len(text) - same:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(file)
+
+    def amend(self, record: dict[str, Any]) -> None:
+        """Write the last row, which was appended here, once more with something added. It is written over: there is no
+        moment in which the row is not there."""
+        line = f"{to_json(record)}\n".encode()
+        if self._waiting:
+            self._waiting[-1] = line
+            self.append([])
+            return
+        self.check()
+        file = regular(self.path / METRICS, os.O_WRONLY)  # what appends can write nowhere else
+        start = self._end - len(self._last)
+        try:
+            if os.pwrite(file, line, start) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(file, start + len(line))
+        finally:
+            os.close(file)
+        self._end, self._last = start + len(line), line
 
     def sync(self) -> None:
         """Rows are on the disk itself when this returns: what is written next may count on them."""
@@ -134,7 +155,7 @@ class RunDirectory:
         self._metrics.close()
 
     def _take(self) -> None:
-        self._waiting, self._end, self.num_rows = [], 0, 0
+        self._waiting, self._last, self._end, self.num_rows = [], b"", 0, 0
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._metrics = io.FileIO(self.path / METRICS, "a+", opener=_own)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-import numpy as np
 
 from proximo.config import Config
 from proximo.display.console import Console
@@ -28,13 +27,14 @@ from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
 from proximo.train.evaluations import Evaluations, is_whole, score
+from proximo.train.hints import Hints, constant_in
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
 from proximo.train.schedule import Schedule
 from proximo.train.setup import Start, given_by, is_complete
 
-RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+RESEEDED = " The environments cannot be restored to where they were, so new episodes begin, with new seeds."
 CHUNK_SECONDS = 0.25
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
@@ -82,7 +82,7 @@ class ActiveRun:
         self.callbacks = callbacks
         self.schedule = Schedule(self.config)
         self.result: Row = {}
-        self.last: tuple[Row, np.ndarray] | None = None
+        self.last: tuple[Row, list[Row]] | None = None
         """The update that ended the run, and its episodes: callbacks hear of it after the final evaluation."""
         self.failure = ""
         """Why training cannot go on, if an update was not finite."""
@@ -90,6 +90,7 @@ class ActiveRun:
         """Whether what fails now is a failure of the run: from the first update on, to its end."""
         saved = None if start.checkpoint is None else start.checkpoint.progress
         self.progress = Progress(self.config, trainer.env.spec.groups, saved)
+        self.hints = Hints(self.config, trainer.env.spec)
         self._start, self._finish = start, finish
 
     def __enter__(self) -> ActiveRun:
@@ -115,7 +116,8 @@ class ActiveRun:
         self.checkpoints.raise_trouble()  # before anything says that all is saved
         self.console.finish(self.result, self.path)
         if self.failure:
-            raise TrainingError(f"{self.failure} The policy before that update is in {shown(self.path / 'models')}.")
+            kept = f"The policy before that update is in {shown(self.path / 'models')}"
+            raise TrainingError(f"{self.failure} {kept}; docs/troubleshooting.md says what helps.")
         return True
 
     def start(self) -> None:
@@ -173,19 +175,20 @@ class ActiveRun:
         return state
 
     def record(self, rows: list[Row]) -> bool:
-        """Evaluate if that is due, write the rows, keep what is to be kept. False if the evaluation was stopped: then
-        the last row waits for it, in the checkpoint."""
+        """Evaluate if that is due, tell callbacks, write the rows, keep what is to be kept. False if the evaluation was
+        stopped: then the last row waits for it, in the checkpoint."""
         progress, played = self.progress, {}
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
         self.agents.adopt(self.state.train.groups)
+        self.tell(self.hints.look(rows, lambda: constant_in(self.agents)))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
             self.append(rows[:-1])
             played = self._evaluate(rows)
             if not played:
                 return False
-        self.append(rows[-1:] if played else rows)
+        self._tell_callbacks(rows, written=len(rows) - 1 if played else 0)
         best = progress.note_score(self.score(played))
         self.checkpoints.keep_policies(self.state, progress.saved(), best)
         asked = self.interrupt.save_asked()
@@ -238,13 +241,41 @@ class ActiveRun:
             self.console.note(notice)
         notices.clear()
 
-    def tell_callbacks(self, rows: list[Row]) -> None:
-        """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
-        told = list(zip(rows, self.progress.finished, strict=True))
-        if told and self.progress.stop_reason is not None:
-            self.last = told.pop()
-        self.callbacks.updated(told)
-        self.tell_of_checkpoints()
+    def _tell_callbacks(self, rows: list[Row], written: int) -> None:
+        """Tell callbacks of updates, and write the rows that are not `written`, with what they return; of the one that
+        ends the run they hear later, with the final evaluation."""
+        hear, progress = self.callbacks.hear_of_episodes, self.progress
+        # Of a row that has waited for its evaluation since before a resume, the episodes are no longer known.
+        told = [
+            (row, progress.told_episodes(finished) if hear else [])
+            for row, finished in zip(rows, progress.finished, strict=False)
+        ]
+        last = told.pop()[1] if told and progress.stop_reason is not None else None
+        try:
+            self.callbacks.updated(told)
+        finally:  # they may fail: the updates are made
+            returned = self.callbacks.take_returned()
+            rows[-1:] = [row | returned for row in rows[-1:]]
+            self.append(rows[written:])
+            self.last = None if last is None else (rows[-1], last)
+
+    def tell_of_the_last(self, played: Row | None, evaluated: bool) -> None:
+        """Tell callbacks of the update that ended the run, and of its evaluation, if they have not heard of it; what
+        they return is added to its row."""
+        row: Row | None = None
+        try:
+            if self.last is not None:
+                row, episodes = self.last
+                final = {f"eval/{name}": value for name, value in (played or {}).items()}
+                self.callbacks.updated([(row | final, episodes)])
+            self.tell_of_checkpoints()
+            if evaluated:
+                self.callbacks.call("on_evaluation", played)
+        finally:
+            returned = self.callbacks.take_returned()
+            if row is not None and returned:
+                more = row | returned
+                self.write(lambda: self.directory.amend(more))
 
     def tell_of_checkpoints(self) -> None:
         while self.checkpoints.written:

@@ -110,6 +110,8 @@ def check_configured(
         return report
     report.env = source.spec.id
     look_at_spaces(report, source, config)
+    if not report.trainable:
+        return report
     progress("stepping it with random actions")
     trial = Trial(source, config)
     try:
@@ -174,7 +176,7 @@ def look_at_play(report: EnvReport, played: Played, source: JaxEnv | HostSource,
         how = f": {played.terminated} terminated, {played.truncated} were cut" if count else ""
         report.add("ok", "episodes", f"{count} episodes ended{how}; {mean}{known}.")
         report.add("note", "episodes", judge.same_length(played.lengths, played.terminated))
-    low, high = float(played.rewards.min()), float(played.rewards.max())
+    low, high = played.least_and_greatest_reward()
     if not report.add("note", "rewards", judge.no_reward(low, high, steps)):
         spread = judge.return_spread(played.rewards, played.ended, config.ppo.gamma)
         if not report.add("note", "rewards", judge.reward_scale(spread, config.normalize.rewards)):
@@ -220,22 +222,25 @@ def look_at_resuming(report: EnvReport, trial: Trial) -> None:
 
 def look_at_speed(report: EnvReport, played: Played, source: JaxEnv | HostSource, config: Config) -> None:
     """How long a step takes, and what that means."""
-    each = played.seconds / (max(played.steps - 1, 1) * trial_envs(source))
+    number, total = trial_envs(source), config.train.total_timesteps
+    together = played.seconds / max(played.steps - 1, 1)
     if not isinstance(source, HostSource):
         report.add("ok", "speed", "It is compiled with the policy: `proximo train` shows its steps per second.")
-        return
-    said = ""
-    if hasattr(source, "step_time") and config.env.workers == "auto":
-        workers, _ = source.step_time.choose_num_workers(config.env.num_envs, config.env)
-        where = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
-        said = f" {config.env.num_envs} environments would be stepped in {where} (env.workers)."
-    total = config.train.total_timesteps
-    report.add(
-        "ok",
-        "speed",
-        f"A step takes {each * 1e6:,.0f} us; {total:,} steps (train.total_timesteps) take "
-        f"{judge.duration_of(total, 1 / each)} one after the other, without learning.{said}",
-    )
+    elif not hasattr(source, "step_time"):
+        report.add("ok", "speed", f"A step of {number} environments together takes {together * 1e6:,.0f} us.")
+    else:
+        said = ""
+        if config.env.workers == "auto":
+            workers, _ = source.step_time.choose_num_workers(config.env.num_envs, config.env)
+            where = f"{workers} worker process{'es' if workers > 1 else ''}" if workers else "this process"
+            said = f" {config.env.num_envs} environments would be stepped in {where} (env.workers)."
+        taken = judge.duration_of(total, number / max(together, 1e-9))
+        report.add(
+            "ok",
+            "speed",
+            f"A step takes {together / number * 1e6:,.0f} us; {total:,} steps (train.total_timesteps) take {taken} one "
+            f"after the other, without learning.{said}",
+        )
 
 
 def look_at_workers(report: EnvReport, trial: Trial) -> None:
@@ -298,6 +303,7 @@ class Played:
     high: dict[tuple[str, Path], NDArray[Any]] = field(default_factory=dict)
     reward_rows: list[NDArray[Any]] = field(default_factory=list)
     ended_rows: list[NDArray[Any]] = field(default_factory=list)
+    valid_rows: list[NDArray[Any]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     terminated: int = 0
     truncated: int = 0
@@ -317,6 +323,10 @@ class Played:
     @property
     def ended(self) -> NDArray[Any]:
         return np.array(self.ended_rows)
+
+    def least_and_greatest_reward(self) -> tuple[float, float]:
+        counted = self.rewards[np.array(self.valid_rows)]
+        return (float(counted.min()), float(counted.max())) if counted.size else (0.0, 0.0)
 
     @property
     def masked(self) -> float | None:
@@ -431,7 +441,8 @@ class Trial:
             if self._compiled is None:
                 vector = VectorizedEnv(self.source, self._num_envs, self._config.max_steps_per_episode)
                 self._compiled = jit(vector.reset), jit(vector.step)
-            steps = compiled_steps(*self._compiled, seed)
+            reset, step = self._compiled
+            steps = compiled_steps(reset, step, seed)
             yield next(steps), steps.send
 
     def _drawn(self, now: Timestep, random: np.random.Generator) -> dict[str, PyTree]:
@@ -456,10 +467,9 @@ class Trial:
                 there = values if moved.alive is None else values[np.asarray(moved.alive)]
                 if not len(there):
                     continue
-                low, high = there.min(axis=0), there.max(axis=0)
-                key = (name, path)
-                played.low[key] = np.minimum(played.low[key], low) if key in played.low else np.array(low)
-                played.high[key] = np.maximum(played.high[key], high) if key in played.high else np.array(high)
+                key, low, high = (name, path), there.min(axis=0), there.max(axis=0)
+                played.low[key] = np.asarray(np.minimum(played.low.get(key, low), low))
+                played.high[key] = np.asarray(np.maximum(played.high.get(key, high), high))
                 self._look_at_bounds(played, key, leaf, there)
             for flags in (moved.reward, moved.terminated, moved.truncated, moved.action_mask):
                 digest.update(b"" if flags is None else np.asarray(flags).tobytes())
@@ -490,6 +500,7 @@ class Trial:
         played.said_success |= bool((np.asarray(now.success)[over] >= 0).any())
         length[over] = 0
         played.reward_rows.append(np.concatenate([np.asarray(moved.reward, np.float64) for moved in lanes]))
+        played.valid_rows.append(np.concatenate([np.asarray(moved.valid) for moved in lanes]))
         played.ended_rows.append(np.concatenate([np.asarray(moved.ended) for moved in lanes]))
 
 

@@ -58,7 +58,14 @@ class Evaluations:
         config = self._config
         likely = scoring(config) == "deterministic" if deterministic is None else deterministic
         if (episodes, likely) not in self._evaluators:
-            how = (config.env, config.seed, config.track.success_return, likely, config.eval.max_steps)
+            how = (
+                config.env,
+                config.seed,
+                config.track.success_return,
+                likely,
+                config.eval.max_steps,
+                config.track.info,
+            )
             made = make_evaluator(self._env, Learners(self._agents.policies), episodes, *how)
             self._evaluators[episodes, likely] = made
         evaluator = self._evaluators[episodes, likely]

@@ -41,6 +41,7 @@ def finish_run(run: ActiveRun) -> Row:
     # A run that was cut short has no score: it is judged when it goes on, at the updates at which any run is.
     best = progress.note_score(run.score(whole or {}, last=True) if complete else None)
     run.checkpoints.finish_best(run.state, progress.saved(), best)
+    failed = _tell_callbacks(run, whole, evaluated=whole is not None and not known)
     result = {
         "env": run.config.env.id,
         "seed": run.config.seed,
@@ -56,7 +57,9 @@ def finish_run(run: ActiveRun) -> Row:
         run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
     # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
     run.write(lambda: run.directory.finish(result))
-    _tell_callbacks(run, result, whole, told=known is not None)
+    if failed is not None:
+        raise failed
+    run.callbacks.call("on_end", result)
     return result
 
 
@@ -79,15 +82,14 @@ def final_evaluation(run: ActiveRun) -> Row | None:
         return None
 
 
-def _tell_callbacks(run: ActiveRun, result: Row, played: Row | None, told: bool) -> None:
-    """All is saved: now they may fail. Of the evaluation that was `played` they may have been `told`."""
-    if run.last is not None:
-        row, finished = run.last
-        run.callbacks.updated([(row | {f"eval/{name}": value for name, value in (played or {}).items()}, finished)])
-    run.tell_of_checkpoints()
-    if played and not told:
-        run.callbacks.call("on_evaluation", played)
-    run.callbacks.call("on_end", result)
+def _tell_callbacks(run: ActiveRun, played: Row | None, evaluated: bool) -> Exception | None:
+    """Tell callbacks of the end, before pictures are drawn of what they return; one that fails does so when all is
+    saved."""
+    try:
+        run.tell_of_the_last(played, evaluated)
+    except Exception as error:
+        return error
+    return None
 
 
 def write_plots(

@@ -89,7 +89,7 @@ def make_program(
     behaviour = make_behaviour(policies, config.env.num_envs)
     if isinstance(source, envs.HostSource):
         return HostProgram(source, behaviour, config, recipe)
-    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode)
+    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode, info=config.track.info)
     return CompiledProgram(vector, behaviour, config, recipe)
 
 

@@ -250,8 +250,8 @@ class PPOTrainer(HintsAtNames):
                 rows = run.progress.add(reports, self.program.seconds)  # counters, windows, stop rule
                 if len(rows) < size:
                     run.state = run.cut(before, reports, rows)
-                if run.record(rows):  # evaluation, rows, checkpoints, console
-                    run.tell_callbacks(rows)
+                if run.record(rows):  # evaluation, callbacks, rows, checkpoints, console
+                    run.tell_of_checkpoints()
             run.finish()  # checkpoint, models, final evaluation, result, plots
         return run.result
 
@@ -274,7 +274,7 @@ class PPOTrainer(HintsAtNames):
     def evaluate(self, num_episodes: int = 100, deterministic: bool | None = None) -> dict[str, float]:
         """Play `num_episodes` episodes with the current policy: with its most likely actions, or with drawn ones where
         `deterministic` is false; by default as `eval.actions` scores, which are the most likely ones."""
-        with self:
+        with contextlib.closing(self.evaluations):  # not the environments of training: a callback may ask for this
             summary = self.evaluations.play(num_episodes, deterministic=deterministic)
         for notice in self.evaluations.notices:
             self.console.note(notice)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from proximo.envs.api import Part, Timestep
 from proximo.envs.groups import ONE
 from proximo.envs.host.pool import Alarm, action_places, describe, timestep
 from proximo.envs.host.shared_memory import UNSAID, Buffers, Layout, as_tree, private_memory
-from proximo.envs.host.slot import CRITIC_STATE, LARGEST_REWARD, Fault, in_words, same_bits
+from proximo.envs.host.slot import CRITIC_STATE, LARGEST_NUMBER, Fault, in_words, same_bits, tracked_number
 from proximo.envs.host.snapshot import NO_STATE, OFF, REASONS, TOO_LONG, Snapshot, pack, unpack
 from proximo.envs.host.transfer import EnvContractError, Row, choices, fitting_mask
 from proximo.envs.spec import EnvSpec
@@ -43,33 +43,43 @@ class Report(NamedTuple):
     final_obs: Any = None
     """None: as `obs`; and so is the next one."""
     final_critic_state: Any = None
+    info: Any = None
+    """[N, I] of the entries of infos that are tracked (`spec.info`), NaN where one is not there; None: of none."""
 
 
-@runtime_checkable
-class Batch(Protocol):
+class Batch:
     """Some environments that one object steps together."""
 
-    notices: list[str]
-    saves: bool
+    saves = False
     """Whether `get_state` and `set_state` can be called."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.info_names: list[str] = []
+        """What infos had, where some of it is tracked."""
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Report:
         """All of them at the start of an episode, the first one seeded `seed`, the next one `seed + 1`, and so on."""
-        ...
+        raise NotImplementedError
 
-    def send(self, action: Any) -> None: ...
+    def send(self, action: Any) -> None:
+        raise NotImplementedError
 
-    def recv(self) -> Report: ...
+    def recv(self) -> Report:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
 
     def taken_away(self) -> bool:
         """Whether somebody else has reset them since they were last reset from here."""
-        ...
+        return False
 
-    def get_state(self) -> bytes: ...
+    def get_state(self) -> bytes:
+        raise NotImplementedError
 
-    def set_state(self, state: bytes) -> None: ...
-
-    def close(self) -> None: ...
+    def set_state(self, state: bytes) -> None:
+        raise NotImplementedError
 
 
 class OneFailed(Exception):
@@ -128,6 +138,10 @@ class BatchedEnvs:
         self._first_episode = np.zeros(num_envs, np.int64)
         self._rewards = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
+
+    @property
+    def info_names(self) -> list[str]:
+        return self._batches[0].info_names if self._batches else []
 
     def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
         self._seed, self._options, self._restarts = seed, options, 0
@@ -248,11 +262,13 @@ class BatchedEnvs:
         terminated = each(num, report.terminated, "terminated", "b") & valid
         truncated = each(num, report.truncated, "truncated", "b") & valid & ~terminated
         reward = np.where(valid, each(num, report.reward, "the reward", "biuf"), 0.0)
-        self._check(envs, np.abs(reward) <= LARGEST_REWARD, reward, "the reward")
+        self._check(envs, np.abs(reward) <= LARGEST_NUMBER, reward, "the reward")
         own.valid[envs], own.terminated[envs], own.truncated[envs] = valid, terminated, truncated
         own.reward[envs] = reward
         buffers.reset[envs] = ended = terminated | truncated
         buffers.success[envs] = np.where(ended, each(num, report.success, "is_success", "bi"), UNSAID)
+        if self.spec.info:
+            buffers.info[envs] = np.nan if report.info is None else np.where(valid[:, None], report.info, np.nan)
         over = bool(ended.any())
         last_obs = report.obs if report.final_obs is None else report.final_obs
         last_state = report.critic_state if report.final_critic_state is None else report.final_critic_state
@@ -383,3 +399,21 @@ def each(num: int, given: Any, what: str, kinds: str) -> NDArray[Any]:
             f"{what} must be one for each of {num} environments, not {array.dtype} of the shape {array.shape}{several}"
         )
     return array
+
+
+def info_table(names: Sequence[str], info: Mapping[str, Any], num: int) -> NDArray[Any]:
+    """[N, I] of what is tracked of an info with arrays by name, as Gymnasium's vector environments have it, where a
+    second array `_NAME` says who has the first; NaN where one is not there, or is no finite number."""
+    table = np.full((num, len(names)), np.nan)
+    for place, name in enumerate(names):
+        if name not in info:
+            continue
+        values = np.asarray(info[name])
+        if values.dtype == object:
+            values = np.array([np.nan if one is None else tracked_number(name, one) for one in values.reshape(-1)])
+        values = each(
+            num, values.reshape(num) if values.size == num else values, f"info[{name!r}] (track.info)", "biuf"
+        )
+        there = np.asarray(info.get(f"_{name}", True)) & (np.abs(values.astype(np.float64)) <= LARGEST_NUMBER)
+        table[:, place] = np.where(there, values, np.nan)
+    return table

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
 from proximo.envs.arguments import made_with
-from proximo.envs.host.batched import BatchedEnvs, Report
+from proximo.envs.host.batched import Batch, BatchedEnvs, Report, info_table
 from proximo.envs.host.pool import split_parts
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
@@ -37,6 +37,8 @@ OWN = {
     "max_num_players": "Proximo trains one agent there",
 }
 """Arguments of EnvPool that settings stand for."""
+NUMBERS = {"env_id", "players"}
+"""Of an info: which environments it is about."""
 
 
 def names() -> list[str]:
@@ -106,13 +108,11 @@ class EnvPoolSource:
         return opened
 
 
-class EnvPoolBatch:
+class EnvPoolBatch(Batch):
     """One of EnvPool's pools."""
 
-    saves = False  # EnvPool does not show where its environments stand
-
     def __init__(self, source: EnvPoolSource, num_envs: int, threads: int, limit: int | None):
-        self.notices: list[str] = []
+        super().__init__()
         self._source = source
         self._options = source.kwargs | ({} if limit is None else {"max_episode_steps": limit})
         self._sizes = {"num_envs": num_envs, "num_threads": min(num_envs, threads)}
@@ -141,15 +141,6 @@ class EnvPoolBatch:
         self._ended = np.asarray(report.terminated | report.truncated)
         return report._replace(valid=valid)
 
-    def taken_away(self) -> bool:
-        return False
-
-    def get_state(self) -> bytes:
-        raise NotImplementedError
-
-    def set_state(self, state: bytes) -> None:
-        raise NotImplementedError
-
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
@@ -158,11 +149,15 @@ class EnvPoolBatch:
     def _report(self) -> Report:
         """Wait, and put what is reported into the order of environments."""
         obs, reward, terminated, truncated, info = self._pool.recv()
+        told = None
+        if names := self._source.spec.info:
+            told = info_table(names, info, len(self._order))
+            self.info_names = sorted(set(info) - NUMBERS)
         if not np.array_equal(info["env_id"], self._order):
             order = np.argsort(info["env_id"])
-            given = (obs, reward, terminated, truncated)
-            obs, reward, terminated, truncated = jax.tree.map(lambda leaf: leaf[order], given)
-        return Report(obs, reward, terminated, truncated)
+            given = (obs, reward, terminated, truncated, told)
+            obs, reward, terminated, truncated, told = jax.tree.map(lambda leaf: leaf[order], given)
+        return Report(obs, reward, terminated, truncated, info=told)
 
 
 def _as_given(action: PyTree, spec: EnvSpec) -> NDArray[Any]:

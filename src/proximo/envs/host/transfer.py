@@ -36,9 +36,10 @@ class Row:
     def write(self, obs: Any) -> None:
         if self.path:
             try:
-                obs = pick(obs, self.path)
+                whole, obs = obs, pick(obs, self.path)
             except (KeyError, IndexError, TypeError):
-                raise EnvContractError(f"the {self.what} has no entry {shown(self.path)}") from None
+                came = f"a dictionary with {list(whole)}" if isinstance(whole, Mapping) else f"a {type(whole).__name__}"
+                raise EnvContractError(f"the {self.what} has no entry {shown(self.path)}, being {came}") from None
         value = obs if type(obs) is np.ndarray else np.asarray(obs)
         if value.shape != self._shape:
             raise EnvContractError(f"{self.title} must have the shape {self._shape}, not {value.shape}")

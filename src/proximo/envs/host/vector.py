@@ -31,7 +31,7 @@ from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh, named
 from proximo.envs.host.num_workers import random_action
 from proximo.envs.host.reward_space import check_reward_space
-from proximo.envs.host.vector_batch import Shared, VectorBatch, VectorCamera, layers, survey
+from proximo.envs.host.vector_batch import FirstOf, Shared, VectorBatch, VectorCamera, layers, survey
 from proximo.envs.own_modules import import_named
 from proximo.errors import EnvError, UserError
 from proximo.spaces import stacked
@@ -152,11 +152,10 @@ def _numbered(factory: Callable[..., Any], name: str, number: int) -> Any:
 def made_again(env: Any) -> Make | None:
     """How to make another one like the object `env`: as `gymnasium.make_vec` made it, or a copy; None where neither can
     be."""
-    spec = None if is_vec_env(env) or env.unwrapped is not env else env.spec
-    if spec is not None:
-        return lambda _: gymnasium.make_vec(copy.deepcopy(spec))
     if any(has_processes(layer) for layer in layers(env)):
-        return None
+        return None  # nor are processes forked here again: JAX has threads
+    if not is_vec_env(env) and env.unwrapped is env and env.spec is not None:
+        return lambda _: gymnasium.make_vec(copy.deepcopy(env.spec))
     try:
         copy.deepcopy(env).close()
     except Exception:
@@ -228,9 +227,10 @@ class VectorSource:
         """One environment in this process, and the camera on it."""
         number = self.num_envs or 1
         drawing = None if self._drawing is None else partial(self._drawing, number)
-        drawn = drawable(lambda make: make(), partial(self._made, number), drawing, self.spec.id)
+        shared = self._shared is not None
+        drawn = drawable(lambda make: FirstOf(make(), shared), partial(self._made, number), drawing, self.spec.id)
         camera = VectorCamera(drawn, self.spec.id)
-        return self._opened(lambda: drawn, 1, env, camera), camera
+        return self._opened(lambda: drawn.env, 1, env, camera), camera
 
     def _opened(
         self, make: Callable[[], Any], num_envs: int, env: EnvConfig, camera: VectorCamera | None = None

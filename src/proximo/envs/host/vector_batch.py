@@ -13,10 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from proximo.envs.host.batched import Report
+from proximo.envs.host.batched import Batch, Report, info_table
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.shared_memory import UNSAID
-from proximo.envs.host.slot import CRITIC_STATE
+from proximo.envs.host.slot import CRITIC_STATE, tracked_number
 from proximo.envs.host.snapshot import decode, encode, has_hook, hook_state, set_hook_state
 from proximo.envs.host.transfer import MASK, EnvContractError, learnable
 from proximo.envs.spec import EnvSpec
@@ -34,48 +34,51 @@ class Shared:
         self.holder: Any = None
 
 
-class VectorCamera(Camera):
-    """Pictures of the first of the environments of a vector environment."""
+class FirstOf:
+    """A vector environment that shows the first of its environments; one that is `shared` stays open."""
 
-    def __init__(self, env: Any, name: str):
-        super().__init__(_FirstOf(env), name)
-
-    def reset(self, **given: Any) -> Any:
-        self.env.reset()
-        self._take()
-
-    def take(self) -> None:
-        self._take()
-
-    def follow(self, ended: bool, stays: bool) -> None:
-        """After a step: a picture of where it led; and after an end, one of the next episode. Where that has begun
-        already, unless the end `stays` to be seen, the last picture stands for it."""
-        if ended and not stays:
-            self.pictures.append(self.pictures[-1] if self.pictures else self._last)
-        self._take()
-        if ended and stays:
-            self.pictures.append(self.pictures[-1])
-        self._last = self.pictures[-1]
-
-
-class _FirstOf:
-    """A vector environment that shows the first of its environments."""
-
-    def __init__(self, env: Any):
+    def __init__(self, env: Any, shared: bool):
         self.env = env
+        self._shared = shared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
-
-    def reset(self) -> Any:
-        return self.env.reset()
 
     def render(self) -> Any:
         frames = self.env.get_images() if hasattr(self.env, "get_images") else self.env.render()
         return None if frames is None else frames[0]
 
+    def close(self) -> None:
+        if not self._shared:
+            self.env.close()
 
-class VectorBatch:
+
+class VectorCamera(Camera):
+    """Pictures of the first of the environments of a vector environment."""
+
+    env: FirstOf
+    _last: NDArray[Any]
+
+    def reset(self, **given: Any) -> None:
+        """Look whether it can be drawn."""
+        self.env.env.reset()
+        self._take()
+
+    def take(self) -> None:
+        self._take()
+        self._last = self.pictures[-1]
+
+    def follow(self, ended: bool, stays: bool) -> None:
+        """After a step: a picture of where it led; and after an end, one of the next episode. Where that has begun
+        already, unless the end `stays` to be seen, the picture before stands for it."""
+        if ended and not stays:
+            self.pictures.append(self._last)
+        self.take()
+        if ended and stays:
+            self.pictures.append(self._last)
+
+
+class VectorBatch(Batch):
     """A vector environment as a `Batch` of its first `num` environments; others, where it has more, do as the first.
 
     After `limit` steps an episode is cut. Where an environment cannot be reset alone, the next episode goes on there.
@@ -92,8 +95,8 @@ class VectorBatch:
         shared: Shared | None = None,
         camera: VectorCamera | None = None,
     ):
+        super().__init__()
         self.env = env
-        self.notices: list[str] = []
         self.saves = has_hook(env)
         self.end_stays = False
         """Whether what an episode ended with is there until the next step."""
@@ -152,7 +155,7 @@ class VectorBatch:
     def _cut(self, ended: NDArray[Any], valid: NDArray[Any]) -> NDArray[Any]:
         """Whose episodes have come to the limit, after a step in which those of others `ended`."""
         self._length += valid
-        cut = valid & ~ended & (self._length == (self._limit or -1))
+        cut: NDArray[Any] = valid & ~ended & (self._length == (self._limit or -1))
         self._length[ended | cut] = 0
         return cut
 
@@ -218,6 +221,7 @@ class GymnasiumBatch(VectorBatch):
             success = np.where(ended, self._success(last), success)
             if state is not None:
                 final_state = _rows_of(self._state_space(), ended, self._critic_state(last), state)
+        told = self._tracked(info, ended) if self._spec.info else None
         begins = ended | cut if self._mode is AutoresetMode.DISABLED else cut
         if begins.any() and not self._resets_alone:
             self._say_cut()
@@ -233,7 +237,18 @@ class GymnasiumBatch(VectorBatch):
                 masks = [new[i] if begins[i] else masks[i] for i in range(self._width)]
         if self.end_stays:
             self._ended = ended
-        return Report(obs, reward, terminated, truncated | cut, valid, success, masks, state, final_obs, final_state)
+        ends = (truncated | cut, valid, success, masks, state, final_obs, final_state)
+        return Report(obs, reward, terminated, *ends, told)
+
+    def _tracked(self, info: Any, ended: NDArray[Any]) -> NDArray[Any]:
+        """What is tracked of infos; where an environment was reset in the same step, of what it ended with."""
+        table, said = info_table(self._spec.info, info, self._width), info
+        if self._mode is AutoresetMode.SAME_STEP and ended.any():
+            said = info.get("final_info", {})
+            table = np.where(ended[:, None], info_table(self._spec.info, said, self._width), table)
+        if ended[0]:
+            self.info_names = sorted(name for name in said if not name.startswith("_"))
+        return table
 
     def _final_obs(self, obs: Any, info: Any, ended: NDArray[Any]) -> Any:
         """What episodes ended with: all of them side by side, or an array of objects, as Gymnasium's own have it."""
@@ -272,6 +287,10 @@ class GymnasiumBatch(VectorBatch):
         return found
 
 
+ADDED = {"terminal_observation", "TimeLimit.truncated"}
+"""What Stable-Baselines3 puts into infos itself."""
+
+
 class SB3Batch(VectorBatch):
     """A `VecEnv` of Stable-Baselines3: an environment that ends is reset in the same step, and the info of that step
     has what it ended with. The info of the reset is in `reset_infos`."""
@@ -281,7 +300,7 @@ class SB3Batch(VectorBatch):
         if options is not None:
             self.env.set_options(options)
         obs = self.env.reset()
-        infos = list(self.env.reset_infos)
+        infos = self._reset_infos()
         return Report(obs, action_mask=self._masks(obs, infos), critic_state=self._critic_state(infos))
 
     def _stepped(self, action: Any) -> Report:
@@ -298,7 +317,7 @@ class SB3Batch(VectorBatch):
             for i in map(int, np.flatnonzero(ended)):
                 if "terminal_observation" not in infos[i]:
                     raise EnvContractError("info has no entry 'terminal_observation' where an episode ended")
-                last[i], now[i] = infos[i]["terminal_observation"], self.env.reset_infos[i]
+                last[i], now[i] = infos[i]["terminal_observation"], self._reset_infos()[i]
             final_obs = _with_rows(self._space, obs, last, "terminal_observation")
         said = [info.get("is_success") for info in infos]
         return Report(
@@ -311,7 +330,21 @@ class SB3Batch(VectorBatch):
             critic_state=self._critic_state(now),
             final_obs=final_obs,
             final_critic_state=self._critic_state(infos),
+            info=self._tracked(infos, ended) if self._spec.info else None,
         )
+
+    def _reset_infos(self) -> list[Any]:
+        return list(getattr(self.env, "reset_infos", None) or [{}] * self._width)
+
+    def _tracked(self, infos: list[Any], ended: NDArray[Any]) -> NDArray[Any]:
+        """What is tracked of infos, which at an end are those of what has ended."""
+        if ended[0]:
+            self.info_names = sorted(set(infos[0]) - ADDED)
+        names = self._spec.info
+        told = [
+            [np.nan if info.get(name) is None else tracked_number(name, info[name]) for name in names] for info in infos
+        ]
+        return np.array(told)
 
     def _masks(self, obs: Any, infos: list[Any]) -> list[Any] | None:
         if self._mask_source is None:
@@ -377,7 +410,7 @@ def survey(env: Any, name: str) -> tuple[type[VectorBatch], str | None, spaces.S
     else:
         env.seed(0)
     try:
-        obs, info = env.reset(seed=0) if gym else (env.reset(), env.reset_infos[0])
+        obs, info = env.reset(seed=0) if gym else (env.reset(), (getattr(env, "reset_infos", None) or [{}])[0])
     except Exception as error:
         raise EnvError(
             f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
