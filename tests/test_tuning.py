@@ -250,6 +250,7 @@ def test_a_factory_is_tuned_and_must_be_handed_in_again(tmp_path: Path) -> None:
     assert {**again, "timing": 0} == {**summary, "timing": 0}
 
 
+@pytest.mark.slow
 def test_presets_of_ones_own_are_used_and_said(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     before = find_preset(JAX)
