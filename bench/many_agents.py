@@ -96,7 +96,8 @@ def against_random(agent: Any, seed: int) -> float:
     """Mean result of tic-tac-toe against random legal moves, each side in half of the games."""
     from pettingzoo.classic import tictactoe_v3
 
-    env, rng = tictactoe_v3.env(), np.random.default_rng(seed)
+    make: Any = tictactoe_v3.env
+    env, rng = make(), np.random.default_rng(seed)
     results = []
     for game in range(GAMES):
         env.reset()
@@ -141,7 +142,7 @@ def main() -> None:
     if options.command == "train":
         train(options.paths[0], options.only, options.settings)
     else:
-        compare(*options.paths, options.only)
+        compare(options.paths[0], options.paths[1], options.only)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import probes
 from damaged import load_checkpoint, load_policy, trouble
 from proximo import PPOTrainer
 from proximo.config import Config
-from proximo.display.tables import runs_table
+from proximo.display.tables import runs_lines
 from proximo.envs.groups import one_group
 from proximo.errors import UserError
 from proximo.experiment.compare import gather
@@ -119,7 +119,7 @@ def read_all(home: Path) -> Iterator[Callable[[], Any]]:
     """What the commands do with the folders of runs, but for training and playing."""
     run = home / "runs" / "run"
     listed = list_runs(home / "runs")
-    shown(runs_table(listed))
+    runs_lines(listed, 80)
     for one in listed:
         one.as_json()
         best_of(listed, one.env) if one.status.episode_return is not None else None

@@ -797,8 +797,8 @@ def interface(tracked: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    assert (said, process.returncode) == (b"", 0)
+        rest, _ = process.communicate(timeout=60)
+    assert (rest, process.returncode) == (b"", 0)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)), "the server is gone too"
 

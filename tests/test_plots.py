@@ -284,6 +284,7 @@ def test_own_metrics_have_panels() -> None:
     result = a_result(rows, final_eval=evaluated(7.0) | {"info/profit": 6.0})
     run = RunData(rows, config, result, None)
     figure = PICTURES["own_metrics"](run)
+    assert figure is not None
     assert len(figure.axes) == 2
     assert run.played("info/profit").tolist() == [[200, 300], [4.0, 6.0]]
     assert PICTURES["own_metrics"](RunData([row(1)], config, result, None)) is None

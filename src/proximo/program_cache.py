@@ -27,7 +27,7 @@ LEAST_SECONDS = 0.1
 def keep_programs() -> None:
     """Tell JAX to keep programs, once in a process. A disk that is full or cannot be written to is no trouble: then
     programs are compiled, as without a cache."""
-    if os.environ.get("PROXIMO_CACHE") == "0" or jax.config.jax_compilation_cache_dir is not None:
+    if os.environ.get("PROXIMO_CACHE") == "0" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = cache_folder() / "programs"
     try:

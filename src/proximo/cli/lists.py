@@ -49,7 +49,7 @@ BY_SOURCE = f"{ABOUT}; as its source says"
 
 def list_package(module: str) -> None:
     """What a package registers: it is imported for that, as its source need not say so plainly."""
-    from proximo.envs.host.gymnasium import registered_by
+    from proximo.envs.installed import registered_by
 
     with out.status(f"importing {module}"):
         ids = registered_by(module)

@@ -260,15 +260,18 @@ def counted(record: Record, config: Config) -> str:
 def shares(record: Record, config: Config) -> list[float]:
     """The part of each budget that is spent, from 0 to 1: steps, episodes, seconds."""
     train = config.train
-    pairs = [(record["step"], last_step(config)), (record["episode"], train.max_episodes)]
-    pairs.append((record["time/elapsed"], train.max_seconds))
+    pairs: list[tuple[float, float | None]] = [
+        (record["step"], last_step(config)),
+        (record["episode"], train.max_episodes),
+        (record["time/elapsed"], train.max_seconds),
+    ]
     return [min(spent / most, 1.0) for spent, most in pairs if most is not None]
 
 
 def seconds_left(record: Record, config: Config) -> float:
     """Until the first of the budgets is spent, at the speed so far."""
     train, training = config.train, record["step"] / record["time/steps_per_second"]
-    left = [(last_step(config) - record["step"]) / record["time/steps_per_second"]]
+    left: list[float] = [(last_step(config) - record["step"]) / record["time/steps_per_second"]]
     if train.max_episodes is not None and record["episode"]:
         left.append((train.max_episodes - record["episode"]) * training / record["episode"])
     if train.max_seconds is not None:

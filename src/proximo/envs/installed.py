@@ -1,8 +1,9 @@
 """Installed packages that bring environments to Gymnasium when they are imported: found by their metadata and their
-source. Nothing of them is imported here."""
+source. Only `registered_by` imports one."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from proximo.envs import families
+from proximo.envs.arguments import in_words
+from proximo.errors import UserError
 
 ENTRY_POINTS = "gymnasium.envs"
 """The group of entry points by which packages told earlier versions of Gymnasium what to import."""
@@ -122,3 +125,15 @@ def _texts(module: str, pattern: str) -> Iterator[tuple[str, str]]:
                 inner = file.relative_to(place).with_suffix("").parts
                 name = ".".join([package, *inner]).removesuffix(".__init__")
                 yield name, file.read_text(encoding="utf-8", errors="replace")
+
+
+def registered_by(module: str) -> list[str]:
+    """The ids that importing a module adds."""
+    import gymnasium
+
+    before = set(gymnasium.registry)
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise UserError(f"{module} cannot be imported: {in_words(error)}.") from None
+    return [env_id for env_id in gymnasium.registry if env_id not in before]

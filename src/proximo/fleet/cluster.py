@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def room_on(node: Mapping[str, Any], cluster: Cluster) -> int:
     return min(int(node["Resources"].get(name, 0.0) // amount) for name, amount in cluster.needs.items())
 
 
-def check_room(nodes: list[Mapping[str, Any]], cluster: Cluster) -> None:
+def check_room(nodes: Sequence[Mapping[str, Any]], cluster: Cluster) -> None:
     """Refuse a cluster on which a run would wait for ever."""
     if any(room_on(node, cluster) for node in nodes):
         return

@@ -22,6 +22,10 @@ from proximo.train.interrupt import Interrupt
 
 POLL_SECONDS = 0.25
 LARGEST_READ = 2**22
+LET_GO_SECONDS = 20.0
+"""How long a process whose fleet was killed may take to save its run."""
+Message = dict[str, Any]
+"""What a process that trains runs is told, and says: a line of JSON."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,10 +23,10 @@ from proximo.envs.arguments import env_key
 from proximo.envs.grouping import with_groups
 from proximo.envs.keys import same_for_all
 from proximo.fleet.cores import available_cores
-from proximo.fleet.jobs import Began, Ended, Fleet, HandedIn, Job, Noted
+from proximo.fleet.jobs import Began, Ended, Fleet, HandedIn, Job, Message, Noted
 from proximo.fleet.packing import pack
 from proximo.fleet.single import attempt
-from proximo.fleet.worker import Message, Worker, describe
+from proximo.fleet.worker import Worker, describe
 from proximo.ppo.static_config import split_static
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import settled

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from proximo.fleet.cores import available_cores, claim_cores
+from proximo.fleet.jobs import Message
 from proximo.fleet.shipping import Files, Outbox, Parcel, write_folder
-from proximo.fleet.worker import Message, Worker
+from proximo.fleet.worker import Worker
 from proximo.run_dir.directory import versions
 from proximo.train.interrupt import Interrupt
 

@@ -11,8 +11,7 @@ from typing import Any
 from proximo.config import Config
 from proximo.display.console import Console
 from proximo.errors import EnvError, ProximoError
-from proximo.fleet.jobs import HandedIn
-from proximo.fleet.worker import LET_GO_SECONDS, Message
+from proximo.fleet.jobs import LET_GO_SECONDS, HandedIn, Message
 from proximo.run_dir.directory import ERROR, METRICS
 from proximo.run_dir.files import write_atomically
 from proximo.run_dir.read import COMPLETE, is_running

@@ -19,18 +19,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from proximo import settings
 from proximo.config import Config
+from proximo.fleet.jobs import LET_GO_SECONDS, Message
 from proximo.processes import end_without_threads, leave_signals, signals_blocked
 from proximo.train.interrupt import Interrupt
 
-Message = dict[str, Any]
 END, STOP, SAVE = b"end\n", b"stop\n", b"save\n"
 """No more jobs; stop the run at hand; write a checkpoint of it."""
-LET_GO_SECONDS = 20.0
-"""How long a process whose fleet was killed may take to save its run."""
 
 
 def describe(config: Config, folder: Path, packed: str, trust: bool) -> Message:

@@ -44,11 +44,12 @@ class HostRollout(Struct):
     critic_state: CriticState | None
     reset: Bool[AnyArray, "T E"]
     success: Int8[AnyArray, "T E"]
-    info: Float[AnyArray, "T E I"] | None
     action_mask: dict[str, PyTree[Bool[AnyArray, "_ ..."]]]
     """[L, ...] of what the policies see next, or None."""
     carry: dict[str, PyTree[Shaped[AnyArray, "_ ..."]]]
     """[L, ...] the actors' memory after the rollout."""
+    info: Float[AnyArray, "T E I"] | None = None
+    """What is tracked of infos, or None."""
 
 
 class StepBuffers(NamedTuple):

@@ -53,16 +53,6 @@ def names() -> list[str]:
     return [env_id for env_id in ids if not env_id.startswith("GymV")]
 
 
-def registered_by(module: str) -> list[str]:
-    """The ids that importing a module adds."""
-    before = set(gymnasium.registry)
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        raise UserError(f"{module} cannot be imported: {in_words(error)}.") from None
-    return [env_id for env_id in gymnasium.registry if env_id not in before]
-
-
 def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSource:
     """The environment with the id `name`, made with `kwargs`, inside of `wrappers`."""
     for prefix, (package, extra) in PLUGINS.items():
