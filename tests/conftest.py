@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Where a user's own key is kept; also for the commands that tests start.
+# Where a user's own key and own presets are kept; also for the commands that tests start.
 os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state")
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "config")
 os.environ["PROXIMO_MLFLOW"] = "0"  # tests/test_mlflow.py turns it on where it is tested
 # Compiled programs are kept from one test, and one run of the tests, to the next; also for the commands they start.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"

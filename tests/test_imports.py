@@ -56,12 +56,15 @@ ALLOWED = {
     "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
     "experiment": "_version compile config credentials display errors metric_names plots presets processes run_dir "
     "seeding settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
+    "tuning": "compile config credentials display errors experiment fleet plots presets run_dir settings spaces "
+    "yaml_file envs ppo train",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
 # The only file that may import a library.
 OWNER = {
     "mlflow": "tracking/mlflow.py",
+    "optuna": "tuning/study.py",
     "typer": "cli",
     "gymnax": "envs/compiled/gymnax.py",
     "pettingzoo": "envs/host/",

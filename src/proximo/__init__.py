@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from proximo.train.env_check import check
     from proximo.train.experience import evaluate_agent, evaluate_policy
     from proximo.train.trainer import PPOTrainer
+    from proximo.tuning.search import tune
 
 __all__ = [
     "AsyncEnvPool",
@@ -40,6 +41,7 @@ __all__ = [
     "run_multiple_experiments",
     "run_single_experiment",
     "scale_by_rates",
+    "tune",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "run_multiple_experiments": "proximo.experiment.runner",
     "run_single_experiment": "proximo.fleet.single",
     "scale_by_rates": "proximo.ppo.optimizer",
+    "tune": "proximo.tuning.search",
 }
 
 

@@ -1,5 +1,5 @@
-"""The command line: `proximo train`, `check`, `resume`, `evaluate`, `experiment`, `compare`, `runs`, `sync`, `ui`,
-`envs`, `settings`."""
+"""The command line: `proximo train`, `check`, `resume`, `evaluate`, `experiment`, `compare`, `tune`, `runs`, `sync`,
+`ui`, `envs`, `settings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from proximo._version import __version__
-from proximo.cli import check, experiment, lists, runs, train  # noqa: F401 (they register their commands)
+from proximo.cli import check, experiment, lists, runs, train, tune  # noqa: F401 (they register their commands)
 from proximo.cli.common import app, out
 from proximo.display.printing import make_rich, safe, say
 from proximo.errors import LACK_OF_MEMORY, ProximoError, is_lack_of_memory

@@ -19,7 +19,10 @@ from proximo.errors import UserError
 from proximo.fleet.cluster import Cluster
 from proximo.hints import ELSEWHERE
 
-COMMANDS = ("train", "resume", "evaluate", "experiment", "compare", "runs", "envs", "check", "settings", "ui", "sync")
+COMMANDS = (
+    *("train", "resume", "evaluate", "experiment", "tune", "compare", "runs"),
+    *("envs", "check", "settings", "ui", "sync"),
+)
 OTHER_COMMANDS = {"learn": "train", "continue": "resume", "predict": "evaluate", "enjoy": "evaluate", "list": "runs"}
 FLAGS = {"train.total_timesteps": "--steps", "seed": "--seed", "env.kwargs": "--env-arg", "track.video": "--video"}
 """Settings that have an option of their own, where the command has it."""

@@ -113,6 +113,8 @@ def experiment(
                 "--resume continues an experiment as it was planned; only --jobs, --trust and --quiet can be given "
                 "with it, and where it is trained: --cluster and what belongs to it."
             )
+        if (resume / "study.json").exists():
+            raise UserError(f"{resume} is the folder of a study; `proximo tune --resume {resume}` continues it.")
         plan, path = Plan.load(resume), resume
     else:
         given = {"train.total_timesteps": steps, "seed": seed}

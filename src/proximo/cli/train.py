@@ -56,7 +56,7 @@ Examples:
 """
 
 
-CHANGED = "--set changes them, `proximo settings` lists them, `proximo experiment` compares."
+CHANGED = "--set changes them, `proximo settings` lists them, `proximo tune {}` searches for better ones."
 
 
 @app.command(cls=WithSettings, help=TRAIN_HELP)
@@ -129,7 +129,7 @@ def train(
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     trainer = PPOTrainer(config=resolved, out=out_dir, console=make_console(loudness))
     if unfit or (not isinstance(which, str) and not tuned and config is None):
-        said.append(without_preset(trainer.config, CHANGED, unfit))
+        said.append(without_preset(trainer.config, CHANGED.format(env_id), unfit))
     for sentence in () if quiet else said:
         say(out, safe(sentence), "dim")
     run_to_end(trainer, quiet)

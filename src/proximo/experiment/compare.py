@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from proximo import settings
 from proximo.errors import UserError, printable
 from proximo.experiment.outcomes import Outcome, read_outcome
 from proximo.experiment.plan import PLAN, run_folder
-from proximo.experiment.report import page
+from proximo.experiment.report import Section, page
 from proximo.experiment.summarize import Comparison, as_csv, summarize
 from proximo.plots import charts
 from proximo.plots.drawing import png
@@ -34,22 +34,36 @@ IRRELEVANT = (
 """Settings in which the runs of a trial may differ: what comes out does not depend on them."""
 
 
-def write_comparison(outcomes: Sequence[Outcome], out: Path, title: str, baseline: str | None = None) -> dict[str, Any]:
+class Addition(NamedTuple):
+    """What a report shows besides the comparison."""
+
+    record: dict[str, Any]
+    """Of the summary."""
+    figures: dict[str, Any]
+    """Pictures by their file's name."""
+    sections: Callable[[Mapping[str, str]], Sequence[Section]]
+    """With the pictures as SVG."""
+
+
+def write_comparison(
+    outcomes: Sequence[Outcome], out: Path, title: str, baseline: str | None = None, more: Addition | None = None
+) -> dict[str, Any]:
     """Write the summary, the report and its pictures into `out`; the summary."""
     found = Comparison(title, tuple(outcomes), baseline)
-    if not outcomes:
+    if not outcomes and more is None:
         raise UserError("There are no runs to compare.")
     if baseline is not None and baseline not in found.trials:
         raise UserError(f"There is no trial {baseline} to compare with; there are {', '.join(found.trials)}.")
-    summary = summarize(found, out)
-    figures = charts.draw(found, summary)
+    summary = summarize(found, out) | ({} if more is None else more.record)
+    figures = charts.draw(found, summary) | ({} if more is None else more.figures)
     for old in (out / "plots").glob("*.png"):
         if old.stem not in figures:
             old.unlink()
     for name, figure in figures.items():
         write_atomically(out / "plots" / f"{name}.png", png(figure))
     write_atomically(out / "summary.csv", as_csv(summary))
-    write_atomically(out / "report.html", page(summary, {name: svg(fig, name) for name, fig in figures.items()}))
+    pictures = {name: svg(figure, name) for name, figure in figures.items()}
+    write_atomically(out / "report.html", page(summary, pictures, () if more is None else more.sections(pictures)))
     write_atomically(out / "summary.json", to_json(summary, indent=2) + "\n")
     return summary
 

@@ -67,6 +67,11 @@ class Plan:
         """Write the plan to the experiment's folder, which must be new or empty."""
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out} is not an empty folder; give --out a new or an empty one, or use --resume {out}.")
+        vouch_for(out, [run.config.env for run in self.runs])
+        self.write(out)
+
+    def write(self, out: Path) -> None:
+        """Write the plan over the one that is there."""
         runs = [
             {
                 "path": run.folder,
@@ -78,12 +83,11 @@ class Plan:
             }
             for run in self.runs
         ]
-        vouch_for(out, [run.config.env for run in self.runs])
         write_atomically(out / PLAN, to_json({"name": self.name, "by_id": self.by_id, "runs": runs}, indent=1) + "\n")
 
     @classmethod
     def load(cls, out: Path) -> Plan:
-        """The plan of the experiment in `out`."""
+        """The plan of the experiment, or the study, in `out`."""
         try:
             saved = read_json(out / PLAN, LARGEST_PLAN)
             runs = tuple(_loaded(run, out) for run in saved["runs"])

@@ -47,6 +47,9 @@ class Progress:
 
     def note(self, sentence: str) -> None: ...
 
+    def headline(self, text: str) -> None:
+        """What stands beside the bar from now on."""
+
     def warn(self, sentence: str) -> None:
         warnings.warn(sentence, stacklevel=2)
 
@@ -74,6 +77,7 @@ class ProgressDisplay(Progress):
         self._at: dict[str, tuple[PlannedRun, int, float | None]] = {}
         self._said: set[str] = set()
         self._done_steps = self._ended = 0
+        self._headline = ""
 
     def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
         self._missing = missing
@@ -126,6 +130,10 @@ class ProgressDisplay(Progress):
             self._said.add(key or sentence)
         say(self.rich, safe(sentence), "dim")
 
+    def headline(self, text: str) -> None:
+        self._headline = text
+        self._refresh()
+
     def warn(self, sentence: str) -> None:
         self.note(sentence)
 
@@ -155,6 +163,8 @@ class ProgressDisplay(Progress):
         left = duration(elapsed * (self._total - done) / done) if done else "?"
         bar = ProgressBar(total=self._total, completed=done, width=WIDTH)
         table.add_row(bar, f"{self._ended} of {len(self._missing)} runs", f"[bold]{left}[/bold] left")
+        if self._headline:
+            table.add_row(f"[bold]{safe(self._headline)}[/bold]")
         for run, step, returned in running:
             total = last_step(run.config)
             steps = f"{min(step, total):,} / {total:,} steps" if step else "starting"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from proximo.display.console import duration
@@ -20,6 +20,15 @@ Cell = str | tuple[str, str]
 """Text that is not yet escaped; or a class and HTML."""
 LONG = 25
 """Tables with more rows are folded."""
+
+
+class Section(NamedTuple):
+    """A part of the page: its anchor, its heading, and HTML; one without text is left out."""
+
+    name: str
+    heading: str
+    text: str
+
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #333333; --soft: #5b6068; --grid: #e6e6e6; --edge: #bbbbbb; --paper: #ffffff;
@@ -49,10 +58,25 @@ code { font-size: .85em; background: var(--panel); padding: .05rem .3rem; border
 """
 
 
-def page(summary: Record, pictures: Mapping[str, str]) -> str:
-    """The whole report; `pictures` are SVG elements by name."""
+def page(summary: Record, pictures: Mapping[str, str], more: Sequence[Section] = ()) -> str:
+    """The whole report; `pictures` are SVG elements by name, `more` are sections before those of the comparison."""
     title = escape(summary["title"])
-    sections = [
+    sections = [*more, *(_sections(summary, pictures) if summary["runs"] else ())]
+    sections = [section for section in sections if section.text]
+    links = "".join(f'<a href="#{section.name}">{section.heading}</a>' for section in sections)
+    body = "".join(
+        f'<section id="{section.name}"><h2>{section.heading}</h2>{section.text}</section>\n' for section in sections
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<p class=soft>{escape(_size(summary))}</p>\n"
+        f"{_findings(summary)}{_notes(summary)}<nav>{links}</nav>\n{body}</body>\n</html>\n"
+    )
+
+
+def _sections(summary: Record, pictures: Mapping[str, str]) -> list[Section]:
+    found = [
         ("scores", "Final scores", _scores(summary, pictures)),
         ("own", "Own metrics", _own_metrics(summary)),
         ("curves", "Learning curves", _curves(summary, pictures)),
@@ -63,19 +87,13 @@ def page(summary: Record, pictures: Mapping[str, str]) -> str:
         ("runs", "Runs", _runs(summary)),
         ("reading", "How to read this", _reading(summary)),
     ]
-    sections = [section for section in sections if section[2]]
-    links = "".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in sections)
-    body = "".join(f'<section id="{name}"><h2>{heading}</h2>{text}</section>\n' for name, heading, text in sections)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<p class=soft>{escape(_size(summary))}</p>\n"
-        f"{_findings(summary)}{_notes(summary)}<nav>{links}</nav>\n{body}</body>\n</html>\n"
-    )
+    return [Section(*section) for section in found]
 
 
 def _size(summary: Record) -> str:
     runs, envs = summary["runs"], summary["environments"]
+    if not runs:
+        return "No runs to compare yet."
     counted = sum(run["counts"] for run in runs)
     where = envs[0] if len(envs) == 1 else _count(len(envs), "environment")
     seeds = _count(len({run["seed"] for run in runs}), "seed")
@@ -105,7 +123,7 @@ def _findings(summary: Record) -> str:
         )
     listed = f"<ul>{''.join(items)}</ul>"
     if len(items) > 8:
-        head = _table(
+        head = html_table(
             ["trial", "#better than", "#worse than"], _standing(summary), "Of the other trials, each is shown to be"
         )
         return f'<div class="box">{head}{_folded(f"All {len(shown)} differences", listed)}</div>\n'
@@ -129,15 +147,15 @@ def _notes(summary: Record) -> str:
         [run["trial"], run["env"], _n(run["seed"]), ("bad", _link(run, run["state"])), _n(f"{run['steps']:,}")]
         for run in lost
     ]
-    table = _table(["trial", "environment", "#seed", "state", "#steps"], rows, "Runs that do not count")
+    table = html_table(["trial", "environment", "#seed", "state", "#steps"], rows, "Runs that do not count")
     return f'<div class="box warn"><ul>{"".join(notes)}</ul>{table if lost else ""}</div>\n' if notes else ""
 
 
 def _scores(summary: Record, pictures: Mapping[str, str]) -> str:
     parts = []
     if "final_scores_overall" in pictures:
-        parts.append(_figure(pictures, "final_scores_overall"))
-    parts += [_figure(pictures, f"final_scores{name}") for name in names(summary["environments"]).values()]
+        parts.append(html_figure(pictures, "final_scores_overall"))
+    parts += [html_figure(pictures, f"final_scores{name}") for name in names(summary["environments"]).values()]
     rows: list[Sequence[Cell]] = []
     for env in summary["environments"]:
         for trial in summary["trials"]:
@@ -148,7 +166,7 @@ def _scores(summary: Record, pictures: Mapping[str, str]) -> str:
                 continue
             rows.append([*first, *_spread(score)])
     head = ["trial", "environment", *SPREAD_HEAD]
-    return "".join(parts) + (_table(head, rows) if any(parts) else "<p>No run has a score yet.</p>")
+    return "".join(parts) + (html_table(head, rows) if any(parts) else "<p>No run has a score yet.</p>")
 
 
 SPREAD = ("mean", "median", "std", "min", "max")
@@ -169,7 +187,7 @@ def _own_metrics(summary: Record) -> str:
         "Numbers of the environments' infos (track.info), of the episodes of final evaluations: info is the value at "
         "the end of an episode, info_mean the mean over its steps. And the last numbers that callbacks returned."
     )
-    return f"<p>{words}</p>{_table(head, rows)}"
+    return f"<p>{words}</p>{html_table(head, rows)}"
 
 
 def _spread(score: Record) -> list[Cell]:
@@ -184,7 +202,7 @@ SPREAD_HEAD = ("#runs", "#IQM", "#95 % interval", *(f"#{name}" for name in SPREA
 
 def _curves(summary: Record, pictures: Mapping[str, str]) -> str:
     figures = [
-        _figure(pictures, f"{kind}{name}")
+        html_figure(pictures, f"{kind}{name}")
         for name in names(summary["environments"]).values()
         for kind in ("learning_curves", "evaluation_curves")
     ]
@@ -223,12 +241,12 @@ def _pairs(summary: Record, pictures: Mapping[str, str]) -> str:
         if len(rows) > 1
         else ""
     )
-    return f"<p>{words}{many}</p>{_figure(pictures, 'improvement')}{_table(head, rows)}"
+    return f"<p>{words}{many}</p>{html_figure(pictures, 'improvement')}{html_table(head, rows)}"
 
 
 def _profile(summary: Record, pictures: Mapping[str, str]) -> str:
     wanted = ["profile_overall", *(f"profile{name}" for name in names(summary["environments"]).values())]
-    figures = "".join(_figure(pictures, name) for name in wanted)
+    figures = "".join(html_figure(pictures, name) for name in wanted)
     words = "The share of runs that reach at least a score: a curve that lies above another is better at every level. "
     return f"<p>{words}Bands are pointwise 95 % intervals.</p>{figures}" if figures else ""
 
@@ -241,7 +259,7 @@ def _time(summary: Record, pictures: Mapping[str, str]) -> str:
         rows.append([name, _n(one), _n(duration(timing["wall_seconds_total"])), _n(speed)])
     head = ["trial", "#time of a run (median)", "#of all its runs", "#steps per second while training (median)"]
     words = "Runs that trained side by side share the machine: compare speeds only where nothing else ran."
-    return f"<p>{words}</p>{_figure(pictures, 'speed')}{_table(head, rows)}"
+    return f"<p>{words}</p>{html_figure(pictures, 'speed')}{html_table(head, rows)}"
 
 
 def _overrides(summary: Record) -> str:
@@ -253,7 +271,7 @@ def _overrides(summary: Record) -> str:
         base = " (baseline)" if trial["name"] == summary["baseline"] else ""
         values = [_value(trial["overrides"][name]) if name in trial["overrides"] else ("soft", "–") for name in changed]
         rows.append([f"{trial['name']}{base}", *values])
-    return _table(["trial", *changed], rows, "– : as in the experiment's common settings")
+    return html_table(["trial", *changed], rows, "– : as in the experiment's common settings")
 
 
 def _runs(summary: Record) -> str:
@@ -264,7 +282,7 @@ def _runs(summary: Record) -> str:
         took = "–" if wall is None else duration(wall)
         row = [run["trial"], run["env"], _n(run["seed"]), state, _n(score), _n(f"{run['steps']:,}"), _n(took)]
         rows.append([*row, ("", _link(run, run["path"]))])
-    return _table(["trial", "environment", "#seed", "state", "#score", "#steps", "#time", "folder"], rows)
+    return html_table(["trial", "environment", "#seed", "state", "#score", "#steps", "#time", "folder"], rows)
 
 
 def _reading(summary: Record) -> str:
@@ -289,11 +307,11 @@ def _reading(summary: Record) -> str:
     return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
 
 
-def _figure(pictures: Mapping[str, str], name: str) -> str:
+def html_figure(pictures: Mapping[str, str], name: str) -> str:
     return f"<figure>{pictures[name]}</figure>\n" if name in pictures else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "") -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "") -> str:
     """A column whose title begins with # holds numbers; long tables are folded."""
     lines = ["".join(map(_cell, row)) for row in rows]
     titles = "".join(

@@ -27,7 +27,7 @@ from proximo.experiment.progress import Progress, make_progress
 from proximo.experiment.track import make_tracker
 from proximo.fleet.choose import open_fleet
 from proximo.fleet.cluster import Cluster
-from proximo.fleet.jobs import Advanced, Began, Fleet, HandedIn, Job, Noted
+from proximo.fleet.jobs import Advanced, Began, Event, Fleet, HandedIn, Job, Noted
 from proximo.fleet.local import find_compiled
 from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
@@ -149,15 +149,19 @@ def train(runs: Sequence[PlannedRun], out: Path, compiled: Set[str], fleet: Flee
     for job in jobs:
         fleet.submit(job)
     for event in fleet.events():
-        run = jobs[event.job]
-        if isinstance(event, Began):
-            progress.began(run)
-        elif isinstance(event, Advanced):
-            progress.advanced(run, event.rows[-1])
-        elif isinstance(event, Noted):
-            progress.noted(run, event.sentence)
-        else:
-            progress.ended(run, event)
+        show(progress, jobs[event.job], event)
+
+
+def show(progress: Progress, run: PlannedRun, event: Event) -> None:
+    """Say what happens to a run."""
+    if isinstance(event, Began):
+        progress.began(run)
+    elif isinstance(event, Advanced):
+        progress.advanced(run, event.rows[-1])
+    elif isinstance(event, Noted):
+        progress.noted(run, event.sentence)
+    else:
+        progress.ended(run, event)
 
 
 def summarize(plan: Plan, out: Path) -> dict[str, Any]:

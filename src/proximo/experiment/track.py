@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from proximo.credentials import redacted
-from proximo.experiment.plan import Plan, PlannedRun
+from proximo.experiment.plan import PLAN, Plan, PlannedRun
 from proximo.metric_names import key_name
 from proximo.run_dir.files import LARGEST_PLAN, read_mapping, to_json, write_atomically
 from proximo.run_dir.read import is_complete
@@ -45,7 +45,7 @@ class ExperimentFeeder:
 
     def __init__(self, out: Path, uri: str | None = None, tell: Callable[..., object] = dict):
         self._tell = tell
-        self.out, self.plan = out, Plan.load(out)
+        self.out, self.plan, self._changed = out, Plan.load(out), (out / PLAN).stat().st_mtime_ns
         self._memory = read_mapping(out / MEMORY)
         self.uri = find_uri(out, uri or self.plan.runs[0].config.track.tracking_uri, self._memory)
         self._client: Any = None
@@ -64,12 +64,14 @@ class ExperimentFeeder:
 
     def feed(self) -> None:
         """Send what runs that are at work have written, and all of those that have ended."""
+        self._look()
         self._connect()
         for run in self.plan.runs:
             self._feed(run)
 
     def finish(self) -> None:
         """Send everything that is left, and the comparison."""
+        self._look()
         self._connect()
         for run in self.plan.runs:
             if run.folder not in self._done and (self.out / run.folder / "config.yaml").is_file():
@@ -78,6 +80,8 @@ class ExperimentFeeder:
                 self._tell(sent=self.sent)
         summary = read_mapping(self.out / "summary.json", LARGEST_PLAN)
         whole = all(is_complete(self.out / run.folder) for run in self.plan.runs)
+        if "search" in summary:  # whose trials may fail, or be pruned
+            whole = summary["search"]["verdict"] is not None
         for trial, run_id in self._groups.items():
             for name, value in numbers(summary, trial).items():
                 self._client.log_metric(run_id, name, value)
@@ -85,6 +89,12 @@ class ExperimentFeeder:
         for file in sorted(file for pattern in FILES for file in self.out.glob(pattern)):
             folder = file.relative_to(self.out).parent.as_posix()
             self._client.log_artifact(self._groups[""], str(file), None if folder == "." else folder)
+
+    def _look(self) -> None:
+        """Read the plan again if it was written again: a study adds to it."""
+        changed = (self.out / PLAN).stat().st_mtime_ns
+        if changed != self._changed:
+            self.plan, self._changed = Plan.load(self.out), changed
 
     def _feed(self, run: PlannedRun) -> None:
         path = self.out / run.folder
@@ -112,16 +122,18 @@ class ExperimentFeeder:
 
     def _connect(self) -> None:
         """Find the runs that stand for the experiment and its trials, or begin them."""
-        if self._groups:
+        overrides = {run.trial: run.overrides for run in self.plan.runs}
+        if {"", *overrides} == self._groups.keys():
             return
         if self._client is None:
             self._client = make_client(self.uri)
         self._memory |= {"uri": self.uri, "key": self._memory.get("key") or uuid.uuid4().hex}
         write_atomically(self.out / MEMORY, to_json(self._memory, indent=2) + "\n")
         place = find_experiment(self._client, self.uri, self._experiment_name)
-        groups = {"": self._group(place, self._memory["key"], self.out.name, {}, {})}
-        overrides = {run.trial: run.overrides for run in self.plan.runs}
+        groups = self._groups or {"": self._group(place, self._memory["key"], self.out.name, {}, {})}
         for number, (trial, changed) in enumerate(overrides.items()):
+            if trial in groups:
+                continue
             key, tags = f"{self._memory['key']}-{number}", {"mlflow.parentRunId": groups[""], "trial": trial}
             groups[trial] = self._group(place, key, trial, tags, changed)
         self._groups = groups

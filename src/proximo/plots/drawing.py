@@ -25,11 +25,17 @@ FEW = 60
 
 
 def canvas(
-    title: str, subtitle: str, heights: Sequence[float], xlabel: str, what: str = "", columns: int = 1
+    title: str,
+    subtitle: str,
+    heights: Sequence[float],
+    xlabel: str,
+    what: str = "",
+    columns: int = 1,
+    same_x: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of about the given heights, one above the other, on the same horizontal axis; below its
-    title it says `what` it shows, where no panel has a heading that does. Matplotlib's constrained layout finds the
-    room for labels, legends, and what stands beside a panel.
+    """A figure with panels of about the given heights, one above the other, on the same horizontal axis unless not
+    `same_x`; below its title it says `what` it shows, where no panel has a heading that does. Matplotlib's constrained
+    layout finds the room for labels, legends, and what stands beside a panel.
 
     The style is set on each figure, and not in Matplotlib's settings: these belong to the user, and to all threads.
     """
@@ -40,7 +46,7 @@ def canvas(
     layout = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE)
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white", layout=layout)
     ratios = {"height_ratios": heights}
-    grid = figure.subplots(len(heights), columns, sharex=True, sharey=columns > 1, squeeze=False, gridspec_kw=ratios)
+    grid = figure.subplots(len(heights), columns, sharex=same_x, sharey=columns > 1, squeeze=False, gridspec_kw=ratios)
     left, right, top = EDGE / WIDTH, 1 - EDGE / WIDTH, 1 - EDGE / height
     lines = escaped(title) + ("\n" if what else "")
     figure.suptitle(lines, x=left, ha="left", size=13, weight="bold", color=BLACK)

@@ -3,12 +3,16 @@
 
 `gymnasium/<namespace>/default.yaml` stands for every environment of a namespace, such as ALE, and that of ALE also for
 EnvPool's Atari games, which are the same and are seen the same way: four frames of 84 x 84, every fourth one.
+
+A user's own presets lie in the same way in a folder of their own (`own_folder`), where `proximo tune --save-preset`
+puts them, and are taken over those that come with Proximo.
 """
 
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
+import os
+from pathlib import Path, PurePosixPath
 
 from proximo.config import Config
 from proximo.errors import UserError
@@ -35,21 +39,47 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     """The values to start from: the environment's own (True), none (False), or those that have a name."""
     if not isinstance(which, str):
         return find_preset(env_id) if which else {}
-    names = preset_names()
+    names = _named()
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(names)}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(preset_names())}."
         raise UserError(f"There is no preset {which}; {hint}")
-    return from_file(FOLDER / f"{which}.yaml")
+    return from_file(names[which])
 
 
 def preset_names() -> list[str]:
     """Those that are for every environment."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(_named())
+
+
+def _named() -> dict[str, Path]:
+    return {path.stem: path for folder in (FOLDER, own_folder()) for path in folder.glob("*.yaml")}
 
 
 def find_preset(env_id: str) -> Values:
-    """The preset's values; none where there is no preset for `env_id`."""
+    """The preset's values, with the user's own over those that come with Proximo; none where there is no preset for
+    `env_id`."""
+    own = own_preset(env_id)
+    return _shipped(env_id) | ({} if own is None or not own.is_file() else from_file(own))
+
+
+def own_folder() -> Path:
+    """Where the user's own presets are."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    home = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / ".config"
+    return home / "proximo" / "presets"
+
+
+def own_preset(env_id: str) -> Path | None:
+    """The file that a user's own preset for `env_id` has, whether or not it is there; None for an id that names no
+    file."""
+    name = PurePosixPath(env_id if "/" in env_id else f"gymnasium/{env_id}")
+    if name.is_absolute() or ".." in name.parts or not env_id.isprintable():
+        return None
+    return own_folder() / f"{name}.yaml"
+
+
+def _shipped(env_id: str) -> Values:
     names = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.glob("*/**/*.yaml")}
     namespace, _, name = env_id.partition("/")
     if namespace == "envpool" and name.endswith("-v5") and name.removesuffix("-v5") in ATARI:
@@ -62,7 +92,8 @@ def find_preset(env_id: str) -> Values:
 
 def preset_ids() -> list[str]:
     """The environments that have one; `ALE/...` for a whole namespace, which EnvPool has too."""
-    found = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/**/*.yaml"))
+    files = [(folder, path) for folder in (FOLDER, own_folder()) for path in folder.glob("*/**/*.yaml")]
+    found = sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in files})
     plain = [name.removeprefix("gymnasium/") for name in found]
     ids = [f"{name.removesuffix('default')}..." if name.endswith("/default") else name for name in plain]
     return [*ids, "envpool/<Atari game>-v5"]
@@ -74,7 +105,9 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
     said = []
     if tuned:
         values = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        said.append(f"Preset for {title} ({leave_out} trains without it): {values}")
+        own = own_preset(title)
+        whose = f", with your own from {own}" if own is not None and own.is_file() else ""
+        said.append(f"Preset for {title}{whose} ({leave_out} trains without it): {values}")
     steps = "train.total_timesteps"
     if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
         said.append(

@@ -107,10 +107,15 @@ class Resolved:
 
 
 def resolve(
-    env: Any, config: Any, preset: bool | str, keywords: Mapping[str, Any], start: SavedPolicy | None = None
+    env: Any,
+    config: Any,
+    preset: bool | str,
+    keywords: Mapping[str, Any],
+    start: SavedPolicy | None = None,
+    leave_out: str = "preset=False",
 ) -> Resolved:
     """The configuration of a run from everything a user may give. `start` is the agent that it starts from, where that
-    lies in no file."""
+    lies in no file; `leave_out` is how the user does without the preset."""
     base = config if isinstance(config, Config) else None
     given: settings.Values = {}
     if isinstance(config, str | Path):
@@ -131,7 +136,7 @@ def resolve(
     fixed = of_its_size(source, known, base)
     if fixed:  # other sizes than the preset was made for
         tuned = {path: value for path, value in tuned.items() if path not in ("env.num_envs", "ppo.minibatch_size")}
-    said = remarks(env_id if preset is True else str(preset), tuned, known, "preset=False")
+    said = remarks(env_id if preset is True else str(preset), tuned, known, leave_out)
     held = held_layer(known) if start is None else held_values(start.config)
     built = settings.build(tuned, {} if base is not None else held, fixed, given, keyed, base=base)
     return Resolved(located(built), source, said, unfit)

@@ -65,7 +65,7 @@ from proximo.train.start import (
 )
 from proximo.train.trust import check_trust
 
-CHANGED = "Keywords change them, `proximo settings` lists them, run_multiple_experiments compares."
+CHANGED = "Keywords change them, `proximo settings` lists them, proximo.tune searches for better ones."
 
 RESTART = "--restart-schedules (`restart_schedules=True`)"
 RESTART_LATER = "PPOTrainer.resume(run, steps=..., restart_schedules=True)"
