@@ -28,7 +28,7 @@ from proximo.policy.agents import Agents
 from proximo.policy.behaviour import Learners, actors, draw_noise
 from proximo.rollout.compiled import CompiledRunner, collect
 from proximo.rollout.host import HostRollout, HostRunner, make_experience
-from proximo.rollout.host_actor import aligned_zeros, pack, packed, same_memory, unpack
+from proximo.rollout.host_actor import aligned_zeros, packed, same_memory
 from proximo.rollout.types import Rollout
 from proximo.train import host_program
 

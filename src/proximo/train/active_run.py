@@ -23,6 +23,7 @@ from proximo.ppo.types import TrainState
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
+from proximo.shards import local, placed
 from proximo.tracking.process import NoTracker, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
@@ -123,7 +124,7 @@ class ActiveRun:
         seeded anew, which a note says."""
         trainer, program = self.trainer, self.trainer.program
         self.state = self._first_state()
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
         self.checkpoints.begin(self.state, self.progress.saved())
         if (policy := self._start.policy) is not None:
             self.write(lambda: policy.save(Path(str(self.config.train.start_from))))
@@ -175,7 +176,7 @@ class ActiveRun:
         progress, played = self.progress, {}
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
             self.append(rows[:-1])
@@ -207,7 +208,7 @@ class ActiveRun:
     def evaluate(self) -> Row:
         """The summary of an evaluation of the policy as it is now; empty if it was stopped."""
         evaluations = self.trainer.evaluations
-        played = evaluations(self.state.train, self.stopping)
+        played = evaluations(local(self.state.train), self.stopping)
         self.tell(evaluations.notices)
         return played
 
@@ -245,7 +246,7 @@ class ActiveRun:
         trainer, self.training = self.trainer, False
         trainer.interrupted_by = self.interrupt.signal
         self.tell(trainer.program.notices)
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
         self.tracker.hurry()
         self.result = self._finish(self)
         trainer.interrupted_by = self.interrupt.signal
@@ -292,7 +293,8 @@ class ActiveRun:
         seed = resumed_seed(self.config.seed, len(progress.counters.resumed) + 1)
         state, exact = program.resume(saved.fill, saved.envs, seed)
         if self._start.restarts:
-            state = replace(state, train=restarted(state.train, self.config.ppo.learning_rate))
+            train = restarted(local(state.train), self.config.ppo.learning_rate)
+            state = replace(state, train=placed(train, self.config.train.shards))
         self._start.checkpoint, self._start.restarts = None, False
         progress.note_resume(exact)
         self.console.note(f"Resumed after {progress.counters.steps:,} steps.{'' if exact else RESEEDED}")

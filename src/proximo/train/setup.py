@@ -86,10 +86,10 @@ def make_program(
             f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "
             f"or set network.memory to gru or lstm."
         )
-    behaviour = make_behaviour(policies, config.env.num_envs)
+    behaviour = make_behaviour(policies, config.envs_per_shard)
     if isinstance(source, envs.HostSource):
         return HostProgram(source, behaviour, config, recipe)
-    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode)
+    vector = VectorizedEnv(source, config.envs_per_shard, config.env.max_steps_per_episode)
     return CompiledProgram(vector, behaviour, config, recipe)
 
 

@@ -25,6 +25,7 @@ from proximo.rollout.video import check_drawable
 from proximo.run_dir.directory import RUNS, default_directory
 from proximo.run_dir.files import shown
 from proximo.settings import build
+from proximo.shards import need_devices
 from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
 from proximo.train.evaluations import Evaluations
@@ -114,6 +115,7 @@ class PPOTrainer:
             keywords = keywords | {"start_from": start_from}
         given = resolve(env, config, preset, keywords, policy)
         self.config, remarks = given.config, given.remarks
+        need_devices(self.config.train.shards)
         check_read(config, keywords, agent, network)
         if agent is not None and (policy is not None or self.config.train.start_from is not None):
             raise UserError("`agent` is what is trained, and starts from nothing else; hand in `start_from` alone.")
@@ -282,9 +284,10 @@ class PPOTrainer:
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
         not needed by anyone, and may be any.
         """
-        with contextlib.closing(make_program(self.env, self._agents, self.config, self.recipe)) as program:
+        alone = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, shards=1))
+        with contextlib.closing(make_program(self.env, self._agents, alone, self.recipe)) as program:
             state = program.init(self._given())
-            return told(state, program.collect(state), program.behaviour, self.config)
+            return told(state, program.collect(state), program.behaviour, alone)
 
     def close(self) -> None:
         """End the environments' processes. `train` and `evaluate` do so when they are done."""
