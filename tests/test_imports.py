@@ -31,6 +31,8 @@ ALLOWED = {
     "types": "",
     "run_dir.files": "",
     "presets": "config errors settings",
+    "packing": "types",
+    "shards": "compile errors packing seeding types",
     "seeding": "errors host_seeds types",
     "config": "errors",
     "yaml_file": "errors run_dir.files",
@@ -42,15 +44,15 @@ ALLOWED = {
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compile config errors host_seeds processes seeding spaces types",
-    "policy": "compile _version config errors run_dir seeding settings spaces types envs",  # of envs, only groups
-    "rollout": "compile config errors run_dir seeding spaces envs policy types",
-    "ppo": "config errors seeding spaces policy rollout types",
+    "policy": "compile _version config errors run_dir seeding settings shards spaces types envs",  # envs: only groups
+    "rollout": "compile config errors packing run_dir seeding spaces envs policy types",
+    "ppo": "config errors seeding shards spaces policy rollout types",
     "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors plots presets processes run_dir seeding settings spaces tracking "
-    "envs policy rollout ppo multi_agent types",
+    "train": "compile config display errors packing plots presets processes run_dir seeding settings shards spaces "
+    "tracking envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
+    "settings shards spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 

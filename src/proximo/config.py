@@ -440,8 +440,8 @@ class Config:
 
 def open_minibatch(config: Config, members: Sequence[int] = (1,)) -> int:
     """The size of a minibatch that is left open, for groups with so many `members`: the most samples that divide the
-    batch of each group, up to `MINIBATCH`, and the same number from each shard. With memory they are sequences, which are
-    much alike within: a quarter of all (a third, half, all, where that is what whole sequences allow)."""
+    batch of each group, up to `MINIBATCH`, as many from each shard. With memory they are sequences, which are much
+    alike within: a quarter of all (a third, half, all, where that is what whole sequences allow)."""
     shards = config.train.shards
     samples = config.envs_per_shard * config.ppo.rollout_length * math.gcd(*members)  # of a shard
     if config.network.memory == "none":
@@ -456,8 +456,8 @@ def check_minibatch(config: Config, members: Sequence[int] = (1,)) -> None:
     frames, minibatch, shards = config.frames_per_batch, config.minibatch_size, config.train.shards
     if minibatch % shards:
         raise UserError(
-            f"train.shards={shards} does not divide ppo.minibatch_size={minibatch}; each shard has as many samples of a "
-            f"minibatch as the others."
+            f"train.shards={shards} does not divide ppo.minibatch_size={minibatch}; each shard has as many samples of "
+            f"it as the others."
         )
     wrong = next((number for number in members if frames * number % minibatch), None)
     if wrong is None:

@@ -1,8 +1,8 @@
 """One learner on several devices, with the same bits wherever these are.
 
 With K shards (`train.shards`), shard k has environments k * E / K to (k + 1) * E / K - 1 and an equal share of each
-minibatch. All devices run one program and hold the same parameters. What is summed over samples is summed by each shard,
-sent to all, and added by all in the order of the shards:
+minibatch. All devices run one program and hold the same parameters. What is summed over samples is summed by each
+shard, sent to all, and added by all in the order of the shards:
 
     S = (..((s_1 + s_2) + s_3) + ..) + s_K
 
@@ -11,6 +11,7 @@ Only `all_gather` is used for this: other collectives add in an order of their o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import reduce
 from operator import add
@@ -22,6 +23,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, Shaped
 
+from proximo.compile import prepare_backend
 from proximo.errors import UserError
 from proximo.packing import pack, unpack
 from proximo.seeding import shard_key
@@ -88,10 +90,9 @@ def need_devices(num: int) -> None:
     """Have JAX offer `num` devices, for as many shards. On a CPU it can, as long as nothing has used it."""
     if num == 1:
         return
-    try:
+    prepare_backend()
+    with contextlib.suppress(RuntimeError):  # it is in use; then its devices must do
         jax.config.update("jax_num_cpu_devices", max(num, jax.config.jax_num_cpu_devices))
-    except RuntimeError:  # it is in use; then its devices must do
-        pass
     if (found := len(jax.devices())) < num:
         raise UserError(
             f"train.shards={num} needs {num} devices, and JAX has {found} here. On a CPU, begin the script with "

@@ -106,9 +106,11 @@ def train(
     # JAX loads from here on; mistakes above are answered without the wait.
     from proximo.display.console import Console, Display
     from proximo.presets import remarks, without_preset
+    from proximo.shards import need_devices
     from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
 
+    need_devices((given | flags).get("train.shards", 1))
     tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")

@@ -44,6 +44,7 @@ from proximo.ppo.static_config import split_static
 from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
+from proximo.shards import need_devices
 from proximo.train.interrupt import Interrupt
 from proximo.train.program import settled
 from proximo.train.setup import named_own
@@ -135,9 +136,13 @@ def _carry_out(
     trust: bool,
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
+    shards = max((run.config.train.shards for run in missing), default=1)
+    need_devices(shards)
     compiled = find_compiled(missing, env)
-    count = max(1, min(jobs or len(cores), len(missing)))
+    count = max(1, min(jobs or len(cores), len(missing))) if shards == 1 else 1
     progress.start(plan, out, missing, count)
+    if shards > 1:
+        progress.note(f"Runs with several shards (train.shards) are trained one after the other: {shards} share a run.")
     for sentence in plan.remarks:
         progress.note(sentence)
     if told := overlap(missing, compiled):
@@ -214,6 +219,7 @@ class Slots:
         self._progress, self._interrupt = progress, interrupt
         self._lock = threading.Lock()
         self._compiled = compiled
+        self._shards = max((run.config.train.shards for run in runs), default=1)
         self._packed = _packed(env, {run.config.env.id for run in runs} - compiled, own)
 
     def run(self) -> None:
@@ -254,6 +260,7 @@ class Slots:
         assert worker is not None
         told = settings.to_mapping(run.config)
         job = {"settings": told, "path": str(path), "packed": self._packed, "trust": self._trust}
+        job["shards"] = self._shards
         end = worker.run(job, tell, self._interrupt)
         return {"end": "interrupted"} if end["end"] == "failed" and self._stopped() else end
 

@@ -150,6 +150,7 @@ def _train(job: Job, say: Callable[[Message], None]) -> Message:
 
     from proximo import settings
     from proximo.experiment.single import attempt
+    from proximo.shards import need_devices
 
     try:
         env, registered, own = cloudpickle.loads(base64.b64decode(job["packed"]))
@@ -158,6 +159,7 @@ def _train(job: Job, say: Callable[[Message], None]) -> Message:
         return {"end": "failed", "sentence": words}
     for spec in registered:
         gymnasium.registry.setdefault(spec.id, spec)
+    need_devices(job["shards"])  # what any run here will need, before the first one uses JAX
     config = settings.build(settings.from_mapping(job["settings"], "the job"))
     return attempt(config, Path(job["path"]), env, say, own, job["trust"])
 

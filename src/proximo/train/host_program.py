@@ -237,8 +237,8 @@ def check_parts(env: HostEnv, per_shard: int) -> None:
     for envs in (envs for part in env.parts for envs in part):
         if envs.start // per_shard != (envs.stop - 1) // per_shard:
             raise UserError(
-                f"{env.spec.id} steps the environments {envs.start} to {envs.stop - 1} together, which belong to several "
-                f"shards of {per_shard}; use train.shards=1."
+                f"{env.spec.id} steps the environments {envs.start} to {envs.stop - 1} together, and they belong to "
+                f"several shards (train.shards) of {per_shard}; use train.shards=1."
             )
 
 

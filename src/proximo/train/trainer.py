@@ -115,7 +115,6 @@ class PPOTrainer:
             keywords = keywords | {"start_from": start_from}
         given = resolve(env, config, preset, keywords, policy)
         self.config, remarks = given.config, given.remarks
-        need_devices(self.config.train.shards)
         check_read(config, keywords, agent, network)
         if agent is not None and (policy is not None or self.config.train.start_from is not None):
             raise UserError("`agent` is what is trained, and starts from nothing else; hand in `start_from` alone.")
@@ -204,6 +203,7 @@ class PPOTrainer:
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
+        need_devices(saved.config.train.shards)
         check_trust(path, [saved.config.env], trust, handed_in=env is not None)
         config = extended(saved.config, saved.progress.counters, steps, restart_schedules)
         if tracking_uri is not None:
