@@ -25,8 +25,10 @@ from proximo.cli.common import (
     out,
     with_env_arguments,
 )
+from proximo.cli.processes import Coordinator, Process, Processes, begin, folder_of, lost_peers
 from proximo.display.printing import make_rich, safe
 from proximo.errors import UserError
+from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.saved import held_layer
 
 TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
@@ -87,6 +89,9 @@ def train(
     video: Annotated[
         bool, typer.Option("--video", help="Record an episode of the final policy (track.video).")
     ] = False,
+    processes: Processes = None,
+    coordinator: Coordinator = None,
+    process: Process = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -104,26 +109,29 @@ def train(
         )
     held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
+    begin(coordinator, process, processes, (given | flags).get("train.shards", 1))
     from proximo.display.console import Console, Display
     from proximo.presets import remarks, without_preset
-    from proximo.shards import need_devices
     from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
 
-    need_devices((given | flags).get("train.shards", 1))
     tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
-    trainer = PPOTrainer(config=resolved, out=out_dir, console=Console() if quiet else Display(verbose))
-    if unfit or (not isinstance(which, str) and not tuned and config is None):
-        said.append(without_preset(trainer.config, CHANGED, unfit))
-    for sentence in () if quiet else said:
-        out.print(f"[dim]{safe(sentence)}[/dim]")
-    run_to_end(trainer)
+    quiet = quiet or bool(process)
+    with folder_of(process, out_dir) as folder:
+        trainer = PPOTrainer(config=resolved, out=folder, console=Console() if quiet else Display(verbose))
+        if unfit or (not isinstance(which, str) and not tuned and config is None):
+            said.append(without_preset(trainer.config, CHANGED, unfit))
+        for sentence in () if quiet else said:
+            out.print(f"[dim]{safe(sentence)}[/dim]")
+        run_to_end(trainer, process)
 
 
-def run_to_end(trainer: Any) -> None:
-    trainer.train()
+def run_to_end(trainer: Any, process: int | None = None) -> None:
+    trainer.tracked = not process
+    with lost_peers(process):
+        trainer.train()
     if trainer.interrupted_by is not None:
         raise typer.Exit(128 + trainer.interrupted_by)
 
@@ -159,6 +167,9 @@ def resume(
         str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
     ] = None,
     trust: Trust = False,
+    processes: Processes = None,
+    coordinator: Coordinator = None,
+    process: Process = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -167,13 +178,23 @@ def resume(
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
+    shards = settings.from_file(path / CONFIG).get("train.shards", 1) if (path / CONFIG).is_file() else 1
+    begin(coordinator, process, processes, shards)
     from proximo.display.console import Console, Display
+    from proximo.train.peers import told_by_all
     from proximo.train.trainer import PPOTrainer
+    from proximo.train.trust import check_trust
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
-    console = Console() if quiet else Display(verbose)
+    console = Console() if quiet or process else Display(verbose)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
-    run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes))
+    with folder_of(process, None, path) as folder:
+        if process:
+            check_trust(path, [settings.build(settings.from_file(path / CONFIG)).env], trust, handed_in=False)
+        if process is not None:
+            told_by_all([0], shards)  # all have read the run before the first one changes it
+        trainer = PPOTrainer.resume(folder, console=console, trust=trust or bool(process), **wishes)
+        run_to_end(trainer, process)
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.

@@ -17,6 +17,7 @@ from proximo.run_dir.directory import versions
 from proximo.run_dir.files import shown
 from proximo.train.active_run import ActiveRun
 from proximo.train.counters import Row
+from proximo.train.peers import leads
 
 _drawing = threading.Lock()
 """Matplotlib is not made for threads, of which an experiment has several."""
@@ -48,7 +49,7 @@ def finish_run(run: ActiveRun) -> Row:
         "versions": versions(),
     }
     run.tell(final_note(played or {}, run.config, progress.recent_returns, shown(run.path)))
-    if not run.interrupt.impatient:
+    if not run.interrupt.impatient and leads():
         run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
     # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
     run.write(lambda: run.directory.finish(result))

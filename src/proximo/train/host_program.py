@@ -28,6 +28,7 @@ from proximo.rollout.host import HostRollout, HostRunner, make_experience
 from proximo.rollout.types import Experience, RunnerState
 from proximo.seeding import shard_key, shared_with_evaluation
 from proximo.shards import DIVIDED, DIVIDED_LATER, SAME, local, own_shards, placed, spread
+from proximo.train.peers import told_by_all
 from proximo.train.program import (
     Fill,
     Given,
@@ -95,7 +96,9 @@ class HostProgram:
         first = self._start(train, self.config.seed)
         state = placed_state(fill(self._begun(train, first)), self._shards)
         assert self._env is not None
-        exact = envs is not None and self._env.set_states(envs)
+        exact = envs is not None and self._env.set_states(self._own_part(envs))
+        if self._shards > 1:
+            exact = bool(told_by_all([exact], self._shards).all())
         if not exact:
             state = self._begun(local(state.train), self._reset(seed))
         self._take_notices()
@@ -202,6 +205,11 @@ class HostProgram:
         standing = self._reset(seed)
         self._take_notices()
         return standing
+
+    def _own_part(self, envs: list[bytes]) -> list[bytes]:
+        """Of the states of all environments, those that are stepped here."""
+        per_shard = self.config.envs_per_shard
+        return envs[self._own.start * per_shard : self._own.stop * per_shard]
 
     def _reset(self, seed: int) -> RunnerState:
         """All environments reset, with the seeds that their numbers among all environments give them."""
