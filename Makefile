@@ -2,11 +2,12 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS := .venv-extras
 ENV ?= CartPole-v1
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help train test types tests test-fast test-learning test-faults figures bench lint format clean
+.PHONY: help train test types tests test-fast test-learning test-faults test-extras figures bench lint format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -22,7 +23,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 train: $(VENV)/.installed  ## Train an agent: make train ENV=gymnax/Acrobot-v1 ARGS="--seed 3"
-	$(BIN)/proximo train $(ENV) $(ARGS)
+	@$(BIN)/proximo train $(ENV) $(ARGS)
+	@echo "proximo is installed in $(VENV): run '. $(BIN)/activate' once in this shell, or call $(BIN)/proximo."
 
 test: $(VENV)/.installed-dev  ## Lint, type check and every test but the long learning ones
 	$(BIN)/ruff check .
@@ -34,10 +36,10 @@ types:
 	$(BIN)/mypy
 
 tests:
-	$(PYTEST) -n 3 --dist worksteal --durations=10 -m "not learning and not faults"
+	$(PYTEST) -n 3 --dist worksteal --durations=10 -m "not learning and not faults and not extras"
 
 test-fast: $(VENV)/.installed-dev  ## The tests that take seconds
-	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow and not faults"
+	$(PYTEST) -n 2 --dist worksteal -m "not learning and not slow and not faults and not extras"
 
 test-learning: $(VENV)/.installed-dev  ## Train to thresholds; takes many minutes
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(PYTEST) -m learning -s
@@ -47,6 +49,15 @@ figures: $(VENV)/.installed-dev  ## Train the presets, and write their table in 
 
 test-faults: $(VENV)/.installed-dev  ## Break runs in every way: signals at every moment; takes many minutes
 	$(PYTEST) -n 2 --dist worksteal -m faults
+
+$(EXTRAS)/.installed: pyproject.toml constraints.txt tests/extras/requirements.txt
+	@test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/extras/requirements.txt
+	@touch $@
+
+test-extras: $(EXTRAS)/.installed  ## Train on packages from PyPI, and write their returns in docs/packages.md
+	$(EXTRAS)/bin/python -m pytest --confcutdir=tests/extras -m extras tests/extras
+	$(EXTRAS)/bin/python tools/packages_table.py
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
@@ -75,4 +86,4 @@ format: $(VENV)/.installed-dev  ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environment and caches; runs are kept
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) $(EXTRAS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# What Python compiles is kept, also by what tests start: each of their processes loads hundreds of modules.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Where a user's own key is kept; also for the commands that tests start.
 os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state")
@@ -33,7 +36,9 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
+from jaxtyping import _import_hook, install_import_hook  # noqa: E402
+
+import typechecker  # noqa: E402
 
 hypothesis.settings.register_profile("proximo", deadline=None)  # two busy cores: how long an example takes says nothing
 hypothesis.settings.load_profile("proximo")
@@ -46,13 +51,29 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PACKAGE = Path(__file__).parent.parent / "src" / "proximo"
 NAMES = [module.name for module in pkgutil.iter_modules([str(PACKAGE)]) if module.name != "config"]
 install_import_hook([f"proximo.{name}" for name in NAMES], "typechecker.check")
+vars(jaxtyping)["jaxtyped"] = typechecker.quickly_jaxtyped  # by this name it stands in front of every function
+
+# While one of our modules is loaded, jaxtyping looks for files of every module under the names of what it has compiled
+# itself, and finds none of the libraries'.
+HOOK: Any = _import_hook
+COMPILED_FILE = HOOK._optimized_cache_from_source
+
+
+def compiled_file(kind: str, path: str, debug_override: bool | None = None) -> Any:
+    if str(path).startswith(str(PACKAGE)):
+        return COMPILED_FILE(kind, path, debug_override)
+    return HOOK.cache_from_source(path, debug_override)
+
+
+HOOK._optimized_cache_from_source = compiled_file
 
 import proximo.cli  # noqa: E402
 import proximo.compile  # noqa: E402
+import proximo.envs.compiled.gymnax  # noqa: E402  (before a test imports gymnax, which loads seaborn for it)
 import proximo.run_dir.files  # noqa: E402
 import proximo.train.finish  # noqa: E402
 
-MUCH_MEMORY, TOO_MUCH_MEMORY = 1.3 * 2**30, 1.7 * 2**30
+MUCH_MEMORY, TOO_MUCH_MEMORY = 1.6 * 2**30, 1.9 * 2**30
 MEMORY: list[float] = []
 
 
@@ -100,6 +121,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that wait for processes come first: while the process of tests that has them waits, others compute. And
     the longest tests are not the last."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in WAITING)
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays: Python need not look for garbage in it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 class Done(NamedTuple):

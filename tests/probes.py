@@ -114,7 +114,8 @@ class TruncatedForever(Probe):
 
     def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
         clock = state[0] + 1
-        return (clock, state[1]), Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, truncated=clock == 5)
+        moved = Transition(obs=jnp.zeros(1, jnp.float32), reward=1.0, truncated=clock == 5, info={"seven": 7})
+        return (clock, state[1]), moved
 
 
 class FinalObservation(Probe):

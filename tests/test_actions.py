@@ -89,8 +89,8 @@ def test_both_are_told_and_the_chosen_one_scores(tmp_path: Path) -> None:
 def test_what_differs_much_is_said_at_the_end(tmp_path: Path) -> None:
     """Against training returns too, where the most likely actions alone are evaluated; once, and with what to do."""
     for name, given, words in (
-        ("usual", {}, r"with drawn ones in training. Use it with drawn ones: agent.act(obs, deterministic=False)"),
-        ("both", {"eval_actions": "both"}, "with drawn ones. Use it with drawn ones"),
+        ("usual", {}, r"with sampled ones in training. Use it with sampled ones: agent.act(obs, deterministic=False)"),
+        ("both", {"eval_actions": "both"}, "with sampled ones. Use it with sampled ones"),
     ):
         found = [note for note in trained(tmp_path / name, **given)[2] if "its most likely actions" in note]
         assert len(found) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from proximo import PPOTrainer
+from proximo.display.console import Console
 from proximo.envs.groups import ONE
 from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
 from proximo.train.finish import finish_run
+from proximo.train.interrupt import Interrupt
 from test_trainer import trainer
 
 
@@ -72,3 +75,54 @@ def test_a_failure_becomes_the_result(tmp_path: Path) -> None:
     assert (run.result["stop_reason"], run.result["updates"], run.result["final_eval"]) == ("failed", 0, None)
     assert (tmp_path / "run" / "models" / "final_actor.safetensors").is_file()
     assert (tmp_path / "run" / "result.json").is_file()
+
+
+class Watcher(Console):
+    """Keeps the phases that it is told of; sends the run `ends` in the one of that name, once an episode was played."""
+
+    def __init__(self, ends: str = ""):
+        self.phases: dict[str, str] = {}
+        self._ends = ends
+
+    def phase(self, what: str, how_far: str = "") -> None:
+        self.phases[what] = how_far or self.phases.get(what, "")
+        if what == self._ends and how_far and not how_far.startswith("0 "):
+            assert Interrupt._active is not None
+            Interrupt._active.end(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_final_evaluation_keeps_what_was_played(tmp_path: Path) -> None:
+    """Of 200 episodes some are over after the first 64 steps; a resume plays them all."""
+    console = Watcher("final evaluation")
+    one = trainer(tmp_path / "run", total_timesteps=128, eval_episodes=200, eval_frequency=0, console=console)
+    result = one.train()
+    assert list(console.phases) == [
+        "starting the environments",
+        "compiling the training program",
+        "making the first update",
+        "final evaluation",
+        "drawing the plots",
+    ]
+    played, total = console.phases["final evaluation"].removesuffix(" episodes").split(" of ")
+    assert result["stop_reason"] == "interrupted"
+    assert result["final_eval"]["interrupted"] is True
+    assert 0 < result["final_eval"]["episodes"] == int(played) < int(total) == 200
+    assert result["final_eval"]["return_mean"] > 0
+    assert result["best_policy"]["score"] is None, "part of an evaluation is no score"
+    again = PPOTrainer.resume(tmp_path / "run", verbose=0).train()
+    assert (again["stop_reason"], again["final_eval"]["episodes"]) == ("budget", 200)
+    assert "interrupted" not in again["final_eval"]
+
+
+@pytest.mark.slow
+def test_a_stop_in_an_evaluation_on_the_way_keeps_nothing(tmp_path: Path) -> None:
+    """Its row waits, and the resumed run evaluates it whole."""
+    given = {"total_timesteps": 256, "eval_episodes": 200, "eval_frequency": 1}
+    result = trainer(tmp_path / "run", console=Watcher("evaluating"), **given).train()
+    assert (result["stop_reason"], result["final_eval"]) == ("interrupted", None)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == ""
+    PPOTrainer.resume(tmp_path / "run", verbose=0).train()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["eval/episodes"] == 200
+    assert "eval/interrupted" not in rows[0]

@@ -391,7 +391,7 @@ def test_an_agent_for_sizes_takes_over_the_spaces_of_its_environment() -> None:
     [
         ({}, "observation_dim and action_dim"),
         ({"observation_dim": 4}, "observation_dim and action_dim"),
-        ({"observation_dim": 0, "action_dim": 2}, "from 1 on"),
+        ({"observation_dim": 0, "action_dim": 2}, "a whole number of at least 1"),
         ({"observation_dim": 4, "action_dim": "two"}, "'two'"),
         ({"observation_space": OBS, "action_space": spaces.Discrete(2), "action_dim": 2}, "either"),
         ({"observation_space": OBS}, "action space"),

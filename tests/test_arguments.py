@@ -17,7 +17,8 @@ from proximo.config import Config, EnvConfig
 from proximo.envs.arguments import env_key
 from proximo.envs.keys import env_key as program_key
 from proximo.errors import UserError
-from proximo.experiment.runner import find_compiled, shape_of
+from proximo.fleet.jobs import HandedIn
+from proximo.fleet.local import find_compiled, shape_of
 from proximo.train.preset import fitting_preset
 from proximo.yaml_file import parse
 
@@ -121,7 +122,7 @@ def test_wrappers_are_put_around_in_order() -> None:
     [
         ("nowhere:Wrapper", "names nowhere:Wrapper, which cannot be imported: No module named 'nowhere'"),
         ("gymnasium.wrappers:TimeLimi", "gymnasium.wrappers has no TimeLimi; did you mean TimeLimit?"),
-        ("gymnasium.wrappers:__name__", "no wrapper but a str"),
+        ("gymnasium.wrappers:__name__", "which is a str, not a wrapper"),
         (SHORT | {"max_episode_steps": -1}, "The wrapper gymnasium.wrappers:TimeLimit with {"),
         ({"name": "gymnasium.wrappers:TimeLimit"}, "missing 1 required positional argument"),
     ],
@@ -285,4 +286,4 @@ def test_runs_of_one_id_with_other_arguments_are_checked_each(tmp_path: Path) ->
     trials = make_trials({"a": {"env.kwargs": {"gravity": 1}}, "b": {"env.kwargs": {"lenght": 1}}}, None, 1)
     plan = make_plan(["gymnax/CartPole-v1"], trials, {}, {}, preset=False)
     with pytest.raises(UserError, match="lenght"):
-        find_compiled(plan.runs, None)
+        find_compiled([run.config for run in plan.runs], HandedIn())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import probes
+from host_probes import Walk
 from probes import Listener
 from proximo import PPOAgent
 from proximo.errors import UserError
+from proximo.train.callbacks import Callbacks
 from test_trainer import rows, trainer
 
 
@@ -138,5 +141,68 @@ def test_who_hears_of_some_updates_at_a_time_can_end_the_run(tmp_path: Path) -> 
 
 def test_each_update_is_made_by_itself_where_somebody_hears_of_each(tmp_path: Path) -> None:
     one = Batches()
-    trainer(tmp_path / "run").train(callback=[one, probes.EachUpdate(dict)])
+    trainer(tmp_path / "run").train(callback=[one, probes.EachUpdate(len)])
     assert [len(several) for several in one.batches] == [1] * 10
+
+
+class Returns:
+    """Returns numbers wherever there is a row for them."""
+
+    def log_training_step(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        return {"twice": np.int64(2 * metrics["update"]), "unknown": float("nan")}
+
+    def on_episode(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        return {"number": metrics["episode"], "seven": metrics["episode_metrics"]["info"]["seven"]}
+
+    def on_evaluation(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        return {"played": metrics["episodes"]}
+
+
+def test_what_callbacks_return_is_in_the_row_of_the_update(tmp_path: Path) -> None:
+    """Episodes of 5 steps in 2 environments, 4 steps an update: two end in the updates 2, 3, 4 and 5, numbers 1 to 8.
+    The last row has what was returned at the end, too."""
+    env, few = probes.TruncatedForever(), {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8}
+    run = trainer(tmp_path / "run", env=env, total_timesteps=48, track_info=["seven"], **few)
+    run.train(callback=Returns())
+    found = [{name: value for name, value in row.items() if name.startswith("callback/")} for row in rows(run.path)]
+    assert [row["callback/twice"] for row in found] == [2, 4, 6, 8, 10, 12]
+    assert [row["callback/unknown"] for row in found] == [None] * 6
+    assert [row.get("callback/number") for row in found] == [None, 1.5, 3.5, 5.5, 7.5, None]
+    assert [row.get("callback/seven") for row in found] == [None, 7, 7, 7, 7, None]
+    assert [row.get("callback/played") for row in found] == [None, None, None, 3, None, 3]
+    assert [row["info/seven"] for row in rows(run.path)] == [None, 7, 7, 7, 7, 7]
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    def told(*functions: Any, event: str = "on_episode") -> Callbacks:
+        found = Callbacks([SimpleNamespace(**{event: function}) for function in functions])
+        found.call(event, {})
+        return found
+
+    assert told(lambda _: {"a": 1}, lambda _: {"b": None}).take_returned() == {"callback/a": 1.0, "callback/b": None}
+    with pytest.raises(UserError, match=r"A callback returned 'a': one\. It may return False"):
+        told(lambda _: {"a": "one"})
+    with pytest.raises(UserError, match="A callback returned 5: 1"):
+        told(lambda _: {5: 1})
+    with pytest.raises(UserError, match="Callbacks return callback/a and callback/a, which cannot be told apart"):
+        told(lambda _: {"a": 1}, lambda _: {"a": 2})
+    with pytest.raises(UserError, match=r"Callbacks return callback/a\? and callback/a!"):
+        told(lambda _: {"a?": 1, "a!": 2})
+    with pytest.raises(UserError, match="on_end returned numbers, and has no row to write them to"):
+        told(lambda _: {"a": 1}, event="on_end")
+
+
+@pytest.mark.slow
+def test_a_callback_can_evaluate_and_fail_on_host_environments(tmp_path: Path) -> None:
+    """`trainer.evaluate` leaves the environments of training alone. One that fails at the end leaves a whole run."""
+    run = trainer(tmp_path / "run", env=Walk, workers=0, total_timesteps=128, eval_frequency=0)
+
+    def evaluate(metrics: dict[str, Any]) -> dict[str, float]:
+        if metrics["update"] == 2:
+            raise ZeroDivisionError("at the end")
+        return {"own": run.evaluate(2)["avg_reward"]}
+
+    with pytest.raises(ZeroDivisionError, match="at the end"):
+        run.train(callback=probes.EachUpdate(evaluate))
+    assert [row.get("callback/own") is None for row in rows(run.path)] == [False, True]
+    assert json.loads((run.path / "result.json").read_text())["stop_reason"] == "budget"

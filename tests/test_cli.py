@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from proximo import __version__
-from proximo.cli.common import app
+from proximo.cli.common import Commands, app
 from proximo.envs import FAMILIES, Family
 from proximo.errors import UserError
 from proximo.plots.pictures import PICTURES
@@ -201,3 +202,46 @@ def test_version_and_help(proximo: Callable[..., Any]) -> None:
     shown = proximo("train", "--help").stdout
     for word in ("--steps", "--seed", "--out", "--config", "--set", "--quiet", "--verbose", "Examples"):
         assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["--lr", "3e-4"], "There is no option --lr; write --set ppo.learning_rate=3e-4."),
+        (["--lr=3e-4"], "There is no option --lr; write --set ppo.learning_rate=3e-4."),
+        (["--n-envs", "8"], "There is no option --n-envs; write --set env.num_envs=8."),
+        (["--gamma", "0.9"], "There is no option --gamma; write --set ppo.gamma=0.9."),
+        (["--ppo.gamma", "0.9"], "There is no option --ppo.gamma; write --set ppo.gamma=0.9."),
+        (["--total-timesteps", "1000"], "There is no option --total-timesteps; write --steps 1000."),
+        (["--frames-per-batch", "512"], "There is no option --frames-per-batch; write --set frames_per_batch=512."),
+        (
+            ["--num-minibatches", "4"],
+            "--set ppo.minibatch_size=4 (the size of a minibatch, not how many there are).",
+        ),
+        (["--norm-obs"], "There is no option --norm-obs; write --set normalize.observations=VALUE."),
+        (["--capture-video", "--quiet"], "There is no option --capture-video; write --video."),
+        (["--device", "cuda"], "There is no option --device; JAX chooses the device, or the environment variable"),
+        (["--env", "CartPole-v1"], "There is no option --env; the environment's id stands alone"),
+    ],
+)
+def test_options_of_other_libraries_get_ours(args: list[str], hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        app(["train", "CartPole-v1", *args], standalone_mode=False)
+    assert hint in str(refused.value)
+
+
+def test_an_option_that_another_command_has_is_not_named() -> None:
+    with pytest.raises(UserError, match=r"no option --video; write --set track\.video=VALUE\.$"):
+        app(["experiment", "CartPole-v1", "--video"], standalone_mode=False)
+
+
+def test_options_and_commands_like_no_other_are_refused(proximo: Callable[..., Any]) -> None:
+    assert "No such option: --xyzzy" in proximo("train", "CartPole-v1", "--xyzzy").stderr
+    assert "There is no command learn; `proximo train` does that." in proximo("learn", "CartPole-v1").stderr
+
+
+def test_help_lists_train_first() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, Commands)
+    assert group.list_commands(None)[:3] == ["train", "resume", "evaluate"]
+    assert sorted(group.list_commands(None)) == sorted(group.commands)

@@ -93,6 +93,15 @@ def test_metrics(ours: str, run: Path) -> None:
 
 
 @pytest.mark.slow
+def test_metrics_that_troubleshooting_names(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:rollout|recent|buffer|loss|ppo|eval|time)/[a-z_]+|skipped)`", page))
+    assert len(named) > 12
+    assert named <= {name for row in rows for name in row}
+
+
+@pytest.mark.slow
 @pytest.mark.pictures
 @pytest.mark.parametrize("ours", rows_of("file"))
 def test_files(ours: str, run: Path) -> None:

@@ -332,3 +332,26 @@ def test_equal_seeds_are_no_independent_runs(tmp_path: Path) -> None:
     notes = compare(tmp_path)["notes"]
     assert f"has seed 7 on {ENV} 2 times" in notes[0]
     assert "too few for an interval" in notes[1]
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_own_metrics_are_compared(tmp_path: Path) -> None:
+    """Of final evaluations, and the last that callbacks returned; where a run has none, by the others."""
+    folder = write_experiment(tmp_path / "study", {"base": [1.0, 2.0, 3.0], "wide": [4.0]})
+    for place, profit in (("0-0", 10.0), ("0-1", 20.0), ("0-2", None), ("1-0", 40.0)):
+        path = folder / "runs" / place
+        result = json.loads((path / "result.json").read_text())
+        result["final_eval"] |= {"info/profit <b>": profit}
+        (path / "result.json").write_text(json.dumps(result))
+    with (folder / "runs" / "1-0" / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 5, "step": 1000, "callback/x": 7.0}\n{"update": 6, "step": 1000, "callback/x": null}\n')
+    summary = compare(folder)
+    base, wide = (trial["own_metrics"] for trial in summary["trials"])
+    assert [(one["name"], one["mean"], one["n"]) for one in base] == [("info/profit <b>", 15.0, 2)]
+    assert [(one["name"], one["iqm"]) for one in wide] == [("info/profit <b>", 40.0), ("callback/x", 7.0)]
+    head, *rows = csv.reader((folder / "summary.csv").read_text().splitlines())
+    assert head[10:] == ["info/profit <b>", "callback/x", "ppo.clip_epsilon"]
+    assert [row[10:12] for row in rows] == [["10.0", ""], ["20.0", ""], ["", ""], ["40.0", "7.0"]]
+    page = (folder / "report.html").read_text()
+    assert "<h2>Own metrics</h2>" in page
+    assert "info/profit &lt;b&gt;" in page

@@ -137,7 +137,7 @@ for first in sys.argv[1:]:  # each in a process that has loaded everything, and 
 FIRST = {
     "trainer": "import proximo; proximo.PPOTrainer('jumanji/Maze-v0', preset=False)",
     "agent": "import proximo; proximo.PPOAgent(observation_dim=4, action_dim=2).act([0.0] * 4)",
-    "experiment": "from proximo.experiment.runner import find_compiled; find_compiled([], None)",
+    "experiment": "from proximo.fleet import jobs, local; local.find_compiled([], jobs.HandedIn())",
     "run": "from pathlib import Path; from proximo.config import Config, EnvConfig; "
     "from proximo.train.load import make_environment; "
     "make_environment(Path('run'), Config(env=EnvConfig(id='jumanji/Maze-v0')))",

@@ -106,3 +106,14 @@ def test_new_folders_are_named_after_any_environment(tmp_path: Path, env_id: str
     assert path.parent == tmp_path
     assert path.name.isprintable()
     path.mkdir()
+
+
+def test_the_last_row_can_be_amended(tmp_path: Path) -> None:
+    store = begun(tmp_path / "run", 2)
+    store.amend({"update": 2, "callback/x": 5.0})
+    store.append([{"update": 3}])
+    store.amend({"update": 3, "callback/x": 7.0})
+    store.close()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows == [{"update": 1}, {"update": 2, "callback/x": 5.0}, {"update": 3, "callback/x": 7.0}]
+    RunDirectory.reopen(tmp_path / "run", 3).close()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import proximo
+from proximo import PPOTrainer
 from proximo.cli.common import app
+from proximo.plots.pictures import PICTURES
+from proximo.settings import SETTINGS, from_assignments
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,10 +42,16 @@ def test_long_blocks_run_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.parametrize("code", BLOCKS)
 def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that promise no result, for fewer steps than they say."""
+    """Those that promise no result, for fewer steps, epochs and episodes than they say or leave to be chosen."""
     monkeypatch.chdir(tmp_path)
     if "final_eval" not in code and ".resume(" not in code:
         code = re.sub(r"(?<=total_timesteps=)[\d_]{4,}", "2_048", code)
+        as_given = PPOTrainer.__init__
+
+        def quick(one: PPOTrainer, *given: Any, **named: Any) -> None:
+            as_given(one, *given, **{"eval_episodes": 2, "epochs_per_update": 2} | named)
+
+        monkeypatch.setattr(PPOTrainer, "__init__", quick)
     exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
     assert os.listdir("runs")
 
@@ -63,3 +73,24 @@ def test_the_reference_lists_what_can_be_imported() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(name for name in proximo.__all__ if name != "__version__")
     assert all(getattr(proximo, name).__doc__ for name in listed)
+
+
+SECTIONS = sorted({path.partition(".")[0] for path in SETTINGS if "." in path})
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_troubleshooting_names_settings_and_plots_that_there_are() -> None:
+    words = set(re.findall(r"`([^`\n]+)`", TROUBLESHOOTING))
+    settings = {word.partition("=")[0] for word in words if re.match(rf"({'|'.join(SECTIONS)})\.[a-z_]+(=|$)", word)}
+    assert len(settings) > 30
+    assert settings <= set(SETTINGS)
+    plots = {word for word in words if word.startswith("plots/")}
+    assert len(plots) == 3
+    assert plots <= {f"plots/{name}.png" for name in PICTURES}
+    for word in (one for one in words if "=" in one and one.partition("=")[0] in SETTINGS):
+        from_assignments([word])
+
+
+def test_troubleshooting_leads_to_its_own_sections() -> None:
+    titles = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", TROUBLESHOOTING, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", TROUBLESHOOTING)) == titles

@@ -304,6 +304,18 @@ def test_host_environments_play_their_quotas() -> None:
 
 
 @pytest.mark.slow
+def test_an_evaluation_that_is_stopped_has_what_was_finished() -> None:
+    """Lengths are 6, 3, 4, 5. When two episodes are over, 4 steps are known and the fifth is on its way, which ends
+    that of the last environment."""
+    evaluator, agent = on_host(Counting, 7, num_envs=4)
+    played = evaluator(acting(agent), lambda: evaluator.played >= 2)
+    assert played.lengths.tolist() == [3, 4, 5]
+    assert not played.complete
+    assert played.summary()["interrupted"] is True
+    assert "interrupted" not in evaluator(acting(agent)).summary()
+
+
+@pytest.mark.slow
 def test_host_evaluation_repeats_itself_and_stops_when_told() -> None:
     evaluator, agent = on_host(host_probes.Noisy, 6, num_envs=3)
     first, again = evaluator(acting(agent)), evaluator(acting(agent))

@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from contracts.host import check_contract
+from made import host_source
 from proximo import PPOTrainer
+from proximo.config import EnvConfig
 from proximo.errors import UserError
 from proximo.policy.observation import Features
 
@@ -124,7 +127,14 @@ def test_a_family_makes_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rockets_are_trained_and_keep_the_contract(tmp_path: Path) -> None:
+    example = load("vector_environment")
+    check_contract(host_source(example.Rockets), EnvConfig(max_steps_per_episode=7), steps=20)
+    assert example.main(out=tmp_path / "run", **FEW)["total_steps"] == 128
+
+
+@pytest.mark.slow
 def test_every_example_is_run() -> None:
     run = {"own_network_linen", "own_network_nnx", "own_network_equinox", "pretrained_encoder", "battle"}
-    run |= {"own_loss", "own_optimizer", "privileged_critic", "environment_family"}
+    run |= {"own_loss", "own_optimizer", "privileged_critic", "environment_family", "vector_environment"}
     assert {file.stem for file in FOLDER.glob("*.py")} == run

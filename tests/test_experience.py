@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import probes
 import team_probes
 from host_probes import Walk
 from proximo import PPOAgent, PPOTrainer, evaluate_agent, evaluate_policy
+from proximo.config import EnvConfig
 from proximo.errors import UserError
 from proximo.policy.normalize import RunningStats
+from proximo.train.experience import remade
 
 
 @pytest.mark.slow
@@ -90,7 +93,7 @@ def test_many_agents_of_anybody() -> None:
     assert found["return_mean"] == found["agent/aimer_0/return_mean"] == 1
     with pytest.raises(UserError, match="gives a dictionary of actions by agent, not int"):
         evaluate_policy(lambda seen: 1, team_probes.TwoKinds(), 5)
-    with pytest.raises(UserError, match="The actions lack that of sorter_0"):
+    with pytest.raises(UserError, match="There is no action for sorter_0"):
         evaluate_policy(lambda seen: {}, team_probes.TwoKinds(), 5)
 
 
@@ -120,3 +123,27 @@ def test_an_agent_of_proximos_is_evaluated_as_in_training() -> None:
     assert usual["avg_reward"] == evaluate_agent(agent, "CartPole-v1", 4)["avg_reward"]
     drawn = evaluate_agent(agent, "CartPole-v1", 4, deterministic=False)
     assert usual["stochastic/return_mean"] == drawn["return_mean"]
+
+
+def test_an_id_is_made_as_the_run_of_an_agent_had_it() -> None:
+    """The arguments and wrappers of the very id, unless others are given; code that a policy names is not imported."""
+    trained = EnvConfig(id="Some-v0", kwargs={"a": 1}, wrappers=("gymnasium.wrappers:FlattenObservation",))
+
+    def how(env: Any, trained: EnvConfig = trained, **given: Any) -> tuple[Any, Any]:
+        made = remade(env, trained, given.get("kwargs"), given.get("wrappers"))
+        return made.kwargs, made.wrappers
+
+    assert how("Some-v0") == ({"a": 1}, ("gymnasium.wrappers:FlattenObservation",))
+    assert how("Some-v0", kwargs={"a": 2}, wrappers=[]) == ({"a": 2}, ())
+    assert how("Some-v0", kwargs={})[0] is None
+    assert how("Other-v0") == how(object()) == (None, ())
+    strange = replace(trained, wrappers=("my_package:Mine",))
+    with pytest.raises(UserError, match=r"was trained inside of my_package:Mine.* hand in `env_wrappers`: \['my_pack"):
+        how("Some-v0", strange)
+    assert how("Some-v0", strange, wrappers=[])[1] == ()
+
+
+@pytest.mark.slow
+def test_evaluations_report_what_is_tracked_of_infos() -> None:
+    found = evaluate_policy(lambda obs: 0, probes.TruncatedForever(), 2, info=["seven"])
+    assert (found["info/seven"], found["info_mean/seven"]) == (7.0, 7.0)

@@ -24,10 +24,10 @@ from proximo.experiment import runner as runner_module
 from proximo.experiment.plan import Plan, PlannedRun, make_plan, make_trials
 from proximo.experiment.progress import Progress, ProgressDisplay
 from proximo.experiment.track import ExperimentFeeder
+from proximo.fleet.jobs import Ended, Job
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import find_run
-from proximo.train.interrupt import Interrupt
 
 COMMAND = [sys.executable, "-c", "from proximo.cli import main; main()", "experiment"]
 JAX, HOST = "gymnax/CartPole-v1", "CartPole-v1"
@@ -42,7 +42,6 @@ SHORT: dict[str, Any] = {
     "eval_episodes": 3,
     "target_reward": None,
 }
-NEVER = Interrupt(deaf=True)
 CLIP = {"careful": {"ppo.clip_epsilon": 0.1}, "bold": {"ppo.clip_epsilon": 0.4, "ppo.learning_rate": 1e-3}}
 
 
@@ -50,15 +49,15 @@ class Heard(Progress):
     """What an experiment says."""
 
     def __init__(self) -> None:
-        self.ends: dict[str, Any] = {}
+        self.ends: dict[str, Ended] = {}
         self.notes: list[str] = []
         self.jobs: int | None = None
 
     def start(self, plan: Plan, out: Path, missing: list[PlannedRun], jobs: int) -> None:
         self.jobs, self.missing = jobs, [run.folder for run in missing]
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
-        self.ends[run.folder] = message
+    def ended(self, run: PlannedRun, how: Ended) -> None:
+        self.ends[run.folder] = how
 
     def note(self, sentence: str, key: Any = None) -> None:
         self.notes.append(sentence)
@@ -99,7 +98,7 @@ def test_trials_and_seeds_on_a_compiled_environment_are_the_runs_alone(tmp_path:
         ("bold", 2, 2),
     ]
     assert heard.jobs == 2
-    assert {end["end"] for end in heard.ends.values()} == {"complete"}
+    assert {how.end for how in heard.ends.values()} == {"complete"}
     for run in plan.runs:
         assert_as_alone(tmp_path / "e", run)
     files = {file.name for file in (tmp_path / "e").iterdir()}
@@ -123,7 +122,7 @@ def test_a_single_experiment_is_a_run(tmp_path: Path) -> None:
 
 
 def test_seeds_that_share_environments_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module.Slots, "run", lambda self: None)
+    monkeypatch.setattr(runner_module, "train", lambda *_: None)
     heard = Heard()
     run_multiple_experiments(HOST, seeds=[0, 1], out=tmp_path / "e", preset=False, progress=heard, **SHORT)
     assert heard.notes[0].startswith("The seeds 0 and 1 have 3 of 4 environments in common on CartPole-v1")
@@ -151,13 +150,12 @@ def test_a_run_that_failed_before_it_began_is_tried_again(tmp_path: Path, monkey
         raise ValueError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr("proximo.experiment.single.PPOTrainer", fails)
+        patch.setattr("proximo.fleet.single.PPOTrainer", fails)
         run_multiple_experiments(JAX, seeds=1, out=out, preset=False, progress=heard, **SHORT)
         with pytest.warns(UserWarning, match=r"seed0 failed: ValueError: not now"):
             summary = runner_module.carry_out(Plan.load(out), out)
     assert [run["state"] for run in summary["runs"]] == ["failed"]
-    (end,) = heard.ends.values()
-    assert end["end"] == "failed"
+    assert [how.end for how in heard.ends.values()] == ["failed"]
     (run,) = (out / "runs").iterdir()
     assert "ValueError: not now" in (run / "error.txt").read_text()
     summary = runner_module.carry_out(Plan.load(out), out)
@@ -209,13 +207,13 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path: 
     summary = run_multiple_experiments(
         lambda: Breaks(broken), seeds=[0, 1, 2], out=out, preset=False, jobs=1, progress=heard, **given
     )
-    ends = {folder[-5:]: end for folder, end in heard.ends.items()}
-    assert {name: end["end"] for name, end in ends.items()} == {
+    ends = {folder[-5:]: how for folder, how in heard.ends.items()}
+    assert {name: how.end for name, how in ends.items()} == {
         "seed0": "complete",
         "seed1": "failed",
         "seed2": "complete",
     }
-    assert "out of order" in ends["seed1"]["sentence"]
+    assert "out of order" in ends["seed1"].sentence
     assert [run["state"] for run in summary["runs"]] == ["complete", "failed", "complete"]
     failed = next(path for path in (out / "runs").iterdir() if path.name.endswith("seed1"))
     assert "ValueError: out of order" in (failed / "error.txt").read_text()
@@ -249,33 +247,6 @@ def test_a_run_that_another_process_still_holds_is_waited_for(tmp_path: Path) ->
     timer = threading.Timer(1.0, store.close)
     timer.start()
     assert run_single_experiment(config, tmp_path / "run")["updates"] == 12
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_slots_take_runs_of_the_program_they_have_and_share_the_rest(tmp_path: Path) -> None:
-    grid = {"ppo.gamma": [0.9, 0.99], "ppo.epochs_per_update": [1, 2]}
-    trials = make_trials(None, grid, 2)
-    runs = make_plan([JAX], trials, {}, {}).runs
-    slots = runner_module.Slots(runs, tmp_path, 2, [0, 1], {JAX}, None, Progress(), NEVER)
-    taken: dict[int, list[int]] = {0: [], 1: []}
-    last: dict[int, Any] = {0: None, 1: None}
-    for turn in range(8):
-        found = slots._take(last[turn % 2])
-        assert found is not None
-        shape, run = found
-        last[turn % 2] = shape
-        taken[turn % 2].append(run.config.ppo.epochs_per_update)
-    assert taken == {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}
-    assert slots._take(None) is None
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("count", "shares"), [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1], [2, 3, 4]]), (7, [[0], [1], [2], [3], [4], [0], [1]])]
-)
-def test_processes_share_the_cores(tmp_path: Path, count: int, shares: list[list[int]]) -> None:
-    slots = runner_module.Slots([], tmp_path, count, [0, 1, 2, 3, 4], set(), None, Progress(), NEVER)
-    assert [slots._share(slot) for slot in range(count)] == shares
 
 
 # The command line
@@ -428,16 +399,17 @@ def test_the_display_counts_runs_and_says_each_note_once(tmp_path: Path) -> None
     display.start(plan, tmp_path, list(plan.runs), 2)
     with display:
         display.began(plan.runs[0])
-        display.tell(plan.runs[0], {"step": 500, "returned": 12.0})
+        display.advanced(plan.runs[0], {"step": 500, "recent/return_mean": 12.0})
         for run, time_taken in zip(plan.runs, (8, 9), strict=True):
-            display.tell(run, {"note": f"A step takes {time_taken} us."})
+            display.noted(run, f"A step takes {time_taken} us.")
         shown = Console(record=True, width=120)
         shown.print(display._table())
-        display.ended(plan.runs[0], {"end": "complete", "seconds": 3.0})
-        display.ended(plan.runs[1], {"end": "failed", "sentence": "It broke."})
+        one, other = (Job(run.config, tmp_path / run.folder) for run in plan.runs)
+        display.ended(plan.runs[0], Ended(one, "complete", seconds=3.0))
+        display.ended(plan.runs[1], Ended(other, "failed", "It broke."))
     text = shown.export_text()
     assert "0 of 2 runs" in text
-    assert "500 / 1,000 steps" in text
+    assert "500 / 2,048 steps" in text, "which is one update"
     said = console.export_text()
     assert said.count("A step takes") == 1
     assert "seed100000: It broke." in said

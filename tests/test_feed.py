@@ -13,6 +13,7 @@ import pytest
 
 from proximo.config import Config
 from proximo.run_dir.directory import RunDirectory
+from proximo.tracking.feed import Choice
 
 
 class Diary:
@@ -70,3 +71,10 @@ def test_a_tracker_of_ones_own_is_fed_by_its_dotted_path(tmp_path: Path) -> None
         *(["open", "CartPole-v1"], ["open", "CartPole-v1"]),
         *(["rows", [1, 10, 20]], ["rows", [25]], ["files", True], ["close", "budget"]),
     ]
+
+
+def test_rows_that_are_sent_for_their_evaluation_have_what_callbacks_returned() -> None:
+    row = {"update": 7, "step": 70, "time/elapsed": 1.0, "eval/return_mean": 2.0, "callback/x": 3.0, "loss/total": 4.0}
+    choice = Choice(10)
+    choice.due({"update": 1, "step": 10, "time/elapsed": 1.0})
+    assert choice.due(row) == {name: value for name, value in row.items() if name != "loss/total"}

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -22,11 +23,14 @@ ROOT = Path(proximo.__file__).parent
 # its own modules.
 ALLOWED = {
     "_version": "",
-    "compile": "",
+    "compile": "program_cache",
     "credentials": "",
     "errors": "",
+    "hints": "",
     "host_seeds": "",
+    "metric_names": "",
     "processes": "",
+    "program_cache": "run_dir.files",
     "spaces": "types",
     "types": "",
     "run_dir.files": "",
@@ -34,25 +38,26 @@ ALLOWED = {
     "packing": "types",
     "shards": "compile errors packing seeding types",
     "seeding": "errors host_seeds types",
-    "config": "errors",
+    "config": "errors metric_names",
     "yaml_file": "errors run_dir.files",
-    "settings": "config credentials errors seeding yaml_file",
+    "settings": "config credentials errors hints seeding yaml_file",
     "run_dir": "_version config errors settings types yaml_file",
     "display": "config credentials errors run_dir settings",
-    "tracking": "_version config credentials errors presets processes run_dir settings",
+    "tracking": "_version config credentials errors metric_names presets processes run_dir settings",
     "plots": "config display run_dir",
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compile config errors host_seeds processes seeding spaces types",
-    "policy": "compile _version config errors run_dir seeding settings shards spaces types envs",  # envs: only groups
+    "policy": "compile _version config errors hints run_dir seeding settings shards spaces types envs",  # envs: groups
     "rollout": "compile config errors packing run_dir seeding spaces envs policy types",
     "ppo": "config errors seeding shards spaces policy rollout types",
-    "multi_agent": "compile config errors run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors packing plots presets processes run_dir seeding settings shards spaces "
-    "tracking envs policy rollout ppo multi_agent types",
+    "multi_agent": "compile config errors hints run_dir spaces envs policy rollout ppo types",
+    "train": "compile config display errors hints metric_names packing plots presets processes run_dir seeding "
+    "settings shards spaces tracking envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
-    "experiment": "_version compile config credentials display errors plots presets processes run_dir seeding "
-    "settings shards spaces yaml_file envs policy rollout ppo multi_agent tracking train types",
+    "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
+    "experiment": "_version compile config credentials display errors metric_names plots presets processes run_dir "
+    "seeding settings shards spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
 }
 UNRESTRICTED = {"cli", "__init__", "__main__"}
 
@@ -62,6 +67,7 @@ OWNER = {
     "typer": "cli",
     "gymnax": "envs/compiled/gymnax.py",
     "pettingzoo": "envs/host/",
+    "ray": "fleet/cluster.py",
 }
 
 
@@ -110,7 +116,12 @@ def find_imports(source: str, file: str) -> list[Import]:
 
 
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
-IMPORTS = [found for file in FILES for found in find_imports((ROOT / file).read_text(encoding="utf-8"), file)]
+
+
+@cache
+def imports() -> list[Import]:
+    """Of all files; when a test asks for them, since every process of the tests loads this module."""
+    return [found for file in FILES for found in find_imports((ROOT / file).read_text(encoding="utf-8"), file)]
 
 
 def listed(wrong: Iterable[Import]) -> str:
@@ -127,7 +138,7 @@ def test_the_reader_sees_every_form_of_import() -> None:
         ("envs/made_up.py", 4, "proximo.envs.api", True),
         ("envs/made_up.py", 5, "proximo.errors.UserError", True),
     ]
-    assert len(IMPORTS) > 50
+    assert len(imports()) > 50
 
 
 def test_every_module_has_its_row() -> None:
@@ -139,14 +150,14 @@ def test_every_module_has_its_row() -> None:
 def test_modules_import_only_leftward(module: str) -> None:
     allowed = [module, *ALLOWED[module].split()]
     names = [f"proximo.{name}" for name in allowed]
-    wrong = [found for found in IMPORTS if found.row == module and found.of("proximo") and not found.of(*names)]
+    wrong = [found for found in imports() if found.row == module and found.of("proximo") and not found.of(*names)]
     assert not wrong, f"{module} may import only {', '.join(sorted(allowed))}:\n{listed(wrong)}"
 
 
 def test_no_module_is_imported_by_what_it_imports() -> None:
     """Whatever the rows allow, and also where an import waits inside a function."""
-    modules = {found.module for found in IMPORTS}
-    named = [(found.module, found.name.removeprefix("proximo.")) for found in IMPORTS if found.of("proximo")]
+    modules = {found.module for found in imports()}
+    named = [(found.module, found.name.removeprefix("proximo.")) for found in imports() if found.of("proximo")]
     graph: dict[str, set[str]] = {module: set() for module in modules}
     for module, name in named:
         graph[module] |= {target for target in (name, name.rpartition(".")[0]) if target in modules - {module}}
@@ -158,31 +169,31 @@ def test_no_module_is_imported_by_what_it_imports() -> None:
 
 @pytest.mark.parametrize("library", OWNER)
 def test_only_one_file_imports_the_library(library: str) -> None:
-    wrong = [found for found in IMPORTS if found.of(library) and not found.file.startswith(OWNER[library])]
+    wrong = [found for found in imports() if found.of(library) and not found.file.startswith(OWNER[library])]
     assert not wrong, f"only {OWNER[library]} may import {library}:\n{listed(wrong)}"
 
 
 def test_environments_know_no_networks_and_no_optimizers() -> None:
-    wrong = [found for found in IMPORTS if found.top == "envs" and found.of("flax.linen", "flax.nnx", "optax")]
+    wrong = [found for found in imports() if found.top == "envs" and found.of("flax.linen", "flax.nnx", "optax")]
     assert not wrong, listed(wrong)
 
 
 def test_policies_know_of_environments_only_who_shares_one() -> None:
     wrong = [
         found
-        for found in IMPORTS
+        for found in imports()
         if found.top == "policy" and found.of("proximo.envs") and not found.of("proximo.envs.groups")
     ]
     assert not wrong, listed(wrong)
 
 
 def test_matplotlib_is_imported_inside_functions() -> None:
-    wrong = [found for found in IMPORTS if found.of("matplotlib", "mpl_toolkits") and not found.in_function]
+    wrong = [found for found in imports() if found.of("matplotlib", "mpl_toolkits") and not found.in_function]
     assert not wrong, listed(wrong)
 
 
 def test_adapters_are_only_reached_through_their_family() -> None:
-    wrong = [found for found in IMPORTS if found.of(*(family.adapter for family in FAMILIES.values()))]
+    wrong = [found for found in imports() if found.of(*(family.adapter for family in FAMILIES.values()))]
     assert not wrong, f"ask proximo.envs.make instead:\n{listed(wrong)}"
 
 
@@ -225,7 +236,7 @@ for name in ours:
 
 def test_importing_a_module_changes_nothing_outside_it() -> None:
     """Options of JAX, the mask of permissions, `print`, signals, warnings, the environment; nor is JAX started."""
-    foreign = sorted({found.name.rpartition(".")[0] or found.name for found in IMPORTS if not found.of("proximo")})
+    foreign = sorted({found.name.rpartition(".")[0] or found.name for found in imports() if not found.of("proximo")})
     modules = (file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in FILES)
     ours = [f"proximo.{name}" for name in modules if name not in ("__init__", "__main__")]
     given = [sys.executable, "-c", LOOK, " ".join(foreign), " ".join(ours)]

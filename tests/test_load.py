@@ -184,7 +184,7 @@ def test_both_kinds_of_actions(run: Path, proximo: Callable[..., tuple[int, str,
     code, printed, _ = proximo("evaluate", run, "--episodes", 5, "--actions", "both")
     assert [line.split(",")[-1].strip() for line in printed.splitlines() if line.startswith("The policy")] == [
         "always the most likely action.",
-        "actions drawn from the policy.",
+        "actions sampled from the policy.",
     ]
     code, _, errors = proximo("evaluate", run, "--actions", "greedy")
     assert code == 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -34,6 +36,7 @@ from proximo.tracking.facts import flat, safe_name
 from proximo.tracking.feed import PAUSE, Choice, Feeder, alone, keep_feeding, period, sync
 from proximo.tracking.mlflow import MAX_METRICS, MlflowTracker, batches
 from proximo.tracking.tracker import in_words, is_unreached
+from proximo.tracking.ui import runs_page
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own, in the tests that import it here
 ENV = "gymnax/CartPole-v1"
@@ -786,7 +789,10 @@ def interface(tracked: Path) -> Iterator[str]:
     command = [sys.executable, "-c", "from proximo.cli import main; main()", "ui", "--port", str(port)]
     process = subprocess.Popen(command, cwd=tracked.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
-    assert process.stdout.readline().decode().startswith(f"http://127.0.0.1:{port} shows the runs in runs")
+    said = process.stdout.readline().decode()
+    page = re.fullmatch(rf"http://127\.0\.0\.1:{port}/(\S+) shows the runs in runs; Ctrl-C stops it\.\n", said)
+    assert page
+    assert page[1] == f"#/experiments/{json.loads((tracked / 'mlflow.json').read_text())['experiment_id']}/runs"
     try:
         yield f"http://127.0.0.1:{port}/"
     finally:
@@ -811,6 +817,21 @@ def test_the_interface_opens_shows_the_run_and_ends(tracked: Path) -> None:
 
 
 # Parts
+
+
+def test_the_interface_opens_on_the_runs(tmp_path: Path) -> None:
+    """Of one experiment its page, of several the one that compares them; none without runs, or that is deleted."""
+    database = tmp_path / "mlflow.db"
+    assert runs_page(database) == "", "there is none"
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as opened:
+        opened.execute("CREATE TABLE experiments (experiment_id INTEGER, lifecycle_stage TEXT)")
+        opened.execute("CREATE TABLE runs (experiment_id INTEGER, lifecycle_stage TEXT)")
+        opened.execute("INSERT INTO experiments VALUES (0, 'active'), (1, 'active'), (2, 'active'), (3, 'deleted')")
+        assert runs_page(database) == ""
+        opened.execute("INSERT INTO runs VALUES (1, 'active'), (1, 'active'), (2, 'deleted'), (3, 'active')")
+        assert runs_page(database) == "#/experiments/1/runs"
+        opened.execute("INSERT INTO runs VALUES (2, 'active')")
+        assert runs_page(database) == "#/compare-experiments/s?experiments=%5B%221%22%2C%222%22%5D"
 
 
 def test_a_row_is_chosen_by_its_update_its_second_and_its_evaluation() -> None:

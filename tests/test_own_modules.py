@@ -144,6 +144,63 @@ def test_an_id_of_a_package_that_is_not_imported_gets_a_hint(proximo: Callable[.
     assert said.count("needing_envs:needing/Highway-v0") == 1
 
 
+@pytest.fixture
+def strange(packages: None, tmp_path: Path) -> None:
+    """In a package that needs Gymnasium: two subpackages that register, of which it imports one."""
+    package = tmp_path / "needing_envs"
+    texts = {
+        "near": "register(id=f'Grid{size}{kind}-v3')",
+        "far_off": "register('Doom-v1')\nregister(id='Unversioned')",
+    }
+    for name, text in texts.items():
+        (package / name).mkdir()
+        (package / name / "__init__.py").write_text(f"from gymnasium import register\n{text}\n")
+    (package / "__init__.py").write_text("import needing_envs.near\n")
+
+
+@pytest.mark.usefixtures("strange")
+def test_the_module_that_registers_is_named() -> None:
+    assert {module: ids for module, ids in installed.plugins().items() if module.startswith("needing")} == {
+        "needing_envs": ["Grid…-v3"],
+        "needing_envs.far_off": ["Doom-v1", "Unversioned"],
+    }
+    with pytest.raises(UserError, match=r"needing_envs\.far_off:Unversioned does both"):
+        envs.make("Unversioned")
+    for near, module in (("Grid8x8Easy-v3", "needing_envs"), ("Doom-v0", r"needing_envs\.far_off")):
+        with pytest.raises(UserError, match=f"{module} is installed and has ids like it: try {module}:{near}"):
+            envs.make(near)
+    with pytest.raises(UserError, match=r"did you mean needing_envs:Grid8x8-v3\?"):
+        envs.make("needing_envs/Grid8x8-v3")
+    with pytest.raises(UserError, match=r"did you mean needing_envs:Grid8x8-v3\?"):
+        envs.make("needing-envs:Grid8x8-v3")
+    with pytest.raises(UserError, match=r"no environment CartPole-v9; did you mean CartPole-v1\?"):
+        envs.make("CartPole-v9")
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_package_that_is_named_is_imported_for_its_ids(proximo: Callable[..., Any], tmp_path: Path) -> None:
+    package = tmp_path / "needing_envs"
+    (package / "__init__.py").write_text(
+        "import gymnasium\nfor size in (4, 8):\n    gymnasium.register(f'Board{size}-v0', entry_point='x:Y')\n"
+    )
+    assert "  needing_envs:Board…-v0\n" in proximo("envs").stdout
+    said = proximo("envs", "needing_envs").stdout
+    assert said.splitlines()[1:] == ["  needing_envs:Board4-v0", "  needing_envs:Board8-v0"]
+    with pytest.raises(UserError, match=r"registers no environment Board5-v0; did you mean needing_envs:Board"):
+        envs.make("needing_envs:Board5-v0")
+    (package / "__init__.py").write_text("from gymnasium import register\nregister = 1 / 0\n# register(\n")
+    sys.modules.pop("needing_envs")
+    assert "needing_envs cannot be imported: ZeroDivisionError" in proximo("envs", "needing_envs").stderr
+    for size in (4, 8):
+        gymnasium.registry.pop(f"Board{size}-v0")
+
+
+def test_an_environment_that_needs_arguments_says_which(home: Path) -> None:
+    (home / "mine_envs.py").write_text(MODULE.replace("    pass", "    def __init__(self, table): ...", 1))
+    with pytest.raises(UserError, match=r"cannot be made without arguments: .*'table'.*--env-arg.*a factory in Python"):
+        envs.make("mine_envs:Mine-v0")
+
+
 def test_the_list_of_families_imports_none_of_them() -> None:
     heavy = ["jax", "gymnasium", "gymnax", "jumanji", "brax", "jaxmarl", "envpool", "pettingzoo", "numpy"]
     code = "import sys; from proximo.cli import app; app(['envs'], standalone_mode=False); "

@@ -275,3 +275,15 @@ def test_a_training_run_leaves_all_of_them(tmp_path: Path) -> None:
 def test_axes_that_cannot_be_logarithmic_stay_linear() -> None:
     for values in (np.array([]), np.array([np.nan]), np.array([0.0, 1000.0]), np.array([1.0, 99.0])):
         assert not logarithmic_if_wide(None, values)
+
+
+def test_own_metrics_have_panels() -> None:
+    config = settings.build({"track.info": ("profit", "never")})
+    own = {"info/profit": 3.0, "info_mean/profit": 2.0, "info/never": None, "callback/x$y": 1.0}
+    rows = [row(1), row(2, **own, **in_row(5.0), **{"eval/info/profit": 4.0}), row(3, **own)]
+    result = a_result(rows, final_eval=evaluated(7.0) | {"info/profit": 6.0})
+    run = RunData(rows, config, result, None)
+    figure = PICTURES["own_metrics"](run)
+    assert len(figure.axes) == 2
+    assert run.played("info/profit").tolist() == [[200, 300], [4.0, 6.0]]
+    assert PICTURES["own_metrics"](RunData([row(1)], config, result, None)) is None

@@ -51,12 +51,12 @@ def test_a_run_without_preset_says_what_it_trains_with() -> None:
         {"normalize.observations": True, "normalize.rewards": False, "env.id": "Own-v0"}, base=config
     )
     said = without_preset(settings.settle(config, continuous=False), "Change it.")
-    assert said.startswith("Own-v0 has no preset: it is trained with the defaults (4 x 32 steps an update")
+    assert said.startswith("Own-v0 has no preset, so the defaults are used (4 x 32 steps per update")
     assert "minibatches of 64" in said
     assert "entropy bonus 0.01, observations standardised). Change it." in said
     assert "\n" not in said
     left = without_preset(settings.settle(settings.build({"env.id": "CartPole-v1"}), continuous=False), "")
-    assert left.startswith("The preset for CartPole-v1 is left out: it is trained with the defaults (16 x 128 steps")
+    assert left.startswith("The preset for CartPole-v1 is left out, so the defaults are used (16 x 128 steps")
 
 
 @pytest.mark.slow

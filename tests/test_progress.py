@@ -193,3 +193,31 @@ def test_nothing_is_claimed_without_a_goal() -> None:
     one = Progress(Config(), GROUPS)
     add(one, [1e9] * 200)
     assert not one.claimed
+
+
+def test_what_is_tracked_of_infos_is_averaged_over_recent_episodes() -> None:
+    """The last three episodes ended with 1, nothing and 5; in the mean over their steps they had 2, nothing and 4."""
+    one = progress(track__info=("profit",))
+    told = report([0.0, 7.0, 8.0, 9.0])
+    ends, means = (np.array([[[9.0], [1.0], [np.nan], last]], np.float32) for last in ([5.0], [4.0]))
+    means[0, 1] = 2.0
+    episodes = dataclasses.replace(told.episodes, info=ends, info_mean=means)
+    one.start_training()
+    one.start_chunk()
+    (row,) = one.add([dataclasses.replace(told, episodes=episodes)], {})
+    assert (row["info/profit"], row["info_mean/profit"]) == (3.0, 3.0)
+    heard = one.told_episodes(one.finished[0])
+    assert heard[1] == {
+        "return": 7.0,
+        "length": 1,
+        "success": False,
+        "info": {"profit": 1.0},
+        "info_mean": {"profit": 2.0},
+    }
+    assert heard[2]["info"] == {"profit": None}
+    again = progress(one.saved(), track__info=("profit",))
+    again.start_chunk()
+    (row,) = again.add(
+        [dataclasses.replace(told, episodes=dataclasses.replace(episodes, length=0 * told.episodes.length))], {}
+    )
+    assert row["info/profit"] == 3.0, "it goes on after a resume"

@@ -204,6 +204,7 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
         "track.checkpoints": draw(st.booleans()),
         "track.recent_episodes": draw(st.integers(1, 10**6)),
         "track.success_return": draw(st.none() | st.floats(-1e300, 1e300)),
+        "track.info": tuple(draw(st.lists(st.from_regex(r"\A[a-z_]{1,9}\Z"), max_size=3, unique=True))),
     }
     for name in ("learning_rate", "clip_epsilon", "entropy_coef"):
         values[f"ppo.{name}"] = draw(positive(1))

@@ -158,7 +158,7 @@ def check(kind: str, phase: str, name: str, target: str, folder: Path, whole: Ca
     runs = [out / run.folder for run in Plan.load(out).runs] if kind in ("experiment", "threads") else [out]
     if name == "USR1":
         assert all(map(is_complete, runs))
-        saved = "as SIGUSR1 asked" in said
+        saved = "steps, as asked" in said
         if phase not in (*BEFORE_THE_RUN, *AFTER_TRAINING):
             assert saved, said
         elif runs == [out]:  # in an experiment, another run may be at work

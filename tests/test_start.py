@@ -359,3 +359,14 @@ def test_experiments_start_from_policies(run: Path, tmp_path: Path) -> None:
 
 def test_paths_are_settings(run: Path) -> None:
     assert settings.from_keywords({"start_from": run}) == {"train.start_from": str(run)}
+
+
+@pytest.mark.slow
+def test_other_arguments_of_the_environment_are_said(tmp_path: Path) -> None:
+    PPOTrainer(
+        "CartPole-v1", env_kwargs={"sutton_barto_reward": True}, workers=0, out=tmp_path / "one", **SMALL
+    ).train()
+    same = PPOTrainer("CartPole-v1", start_from=tmp_path / "one", env_kwargs={"sutton_barto_reward": True}, **NEW)
+    assert "was trained with env" not in said(same)
+    other = PPOTrainer("CartPole-v1", start_from=tmp_path / "one", **NEW)
+    assert "was trained with env.kwargs={'sutton_barto_reward': True}; this run has None" in said(other)

@@ -631,7 +631,7 @@ def test_the_best_policy_of_self_play_is_the_one_that_wins(frequency: int, tmp_p
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"selfplay": 0.1}, "agents.selfplay=0.1 of 4 environments is none"),
+        ({"selfplay": 0.1}, "agents.selfplay=0.1 of 4 environments is less than one"),
         ({"selfplay": 0.5, "sides": {"all": ("one", "other")}}, "needs two sides"),
         ({"selfplay": 0.5, "sides": {"a": ("one",)}}, "must name each agent once"),
     ],
@@ -827,13 +827,13 @@ def test_weather_needs_a_central_critic(critic: str, solved: bool, tmp_path: Pat
         Weather(),
         tmp_path / "run",
         critic=critic,
-        total_timesteps=80_000,
+        total_timesteps=40_000,
         num_envs=64,
         rollout_length=16,
         minibatch_size=256,
         learning_rate=3e-3,
         epochs_per_update=4,
-        hidden_sizes=[64, 64],
+        hidden_sizes=[32],
         entropy_coef=0.0,
         eval_frequency=0,
     )

@@ -291,7 +291,7 @@ def test_episodes_are_a_budget_that_training_again_extends(tmp_path: Path) -> No
 
 def test_python_says_what_a_preset_sets(tmp_path: Path) -> None:
     said = PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", max_episodes=3)._start.remarks
-    assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out): ")
+    assert said[0].startswith("Preset for gymnax/CartPole-v1 (preset=False trains without it): ")
     assert "stop.target_reward=475" in said[0]
     assert "ends the run if it is reached before train.max_episodes=3" in said[1]
     assert PPOTrainer("gymnax/CartPole-v1", out=tmp_path / "run", preset=False, max_episodes=3)._start.remarks == []
@@ -507,10 +507,10 @@ def test_a_run_on_an_environment_without_preset_says_that_it_has_none(tmp_path: 
         return PPOTrainer(env, out=tmp_path / "run", **(SMALL | given))._start.remarks
 
     (said,) = told("gymnax/MountainCar-v0")
-    assert said.startswith("gymnax/MountainCar-v0 has no preset: it is trained with the defaults (4 x 16 steps")
+    assert said.startswith("gymnax/MountainCar-v0 has no preset, so the defaults are used (4 x 16 steps")
     assert told("gymnax/MountainCar-v0", preset=False) == []
     assert told("gymnax/MountainCar-v0", config={"ppo.gamma": 0.9}) == []
     (tuned,) = told("gymnax/CartPole-v1")
-    assert tuned.startswith("Preset for gymnax/CartPole-v1 (preset=False leaves it out)")
+    assert tuned.startswith("Preset for gymnax/CartPole-v1 (preset=False trains without it)")
     (named,) = told("gymnax/CartPole-v1", preset="documents")
-    assert named.startswith("Preset for documents (preset=False leaves it out): env.num_envs=8")
+    assert named.startswith("Preset for documents (preset=False trains without it): env.num_envs=8")

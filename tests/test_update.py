@@ -248,6 +248,24 @@ def test_every_epoch_visits_every_sample_once(state: TrainState, samples: Sample
     assert equal(params, state.groups[ONE].params)
 
 
+@pytest.mark.parametrize("size", [1, 7, 4_096, 4_097, 20_000])
+def test_an_order_has_every_number_once(size: int) -> None:
+    order = np.asarray(module.shuffled(jax.random.key(3), size))
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [1_024, 8_192])
+def test_orders_are_random(size: int) -> None:
+    """Half of the neighbours stand in their old order, positions say nothing of numbers, and no number is likelier to
+    come first; each within four standard deviations."""
+    orders = np.asarray(jax.vmap(lambda key: module.shuffled(key, size))(jax.random.split(jax.random.key(0), 64)))
+    places = np.argsort(orders, axis=1)
+    assert np.mean(places[:, :-1] < places[:, 1:]) == pytest.approx(0.5, abs=4 * np.sqrt(1 / 12 / orders.size))
+    correlations = [np.corrcoef(order, np.arange(size))[0, 1] for order in orders]
+    assert np.mean(correlations) == pytest.approx(0, abs=4 / np.sqrt(orders.size))
+    assert orders[:, 0].mean() == pytest.approx((size - 1) / 2, abs=4 * size / np.sqrt(12 * 64))
+
+
 def test_the_entropy_weight_is_the_scheduled_one(state: TrainState, samples: Samples) -> None:
     _, _, metrics = optimized(state, samples, rates(0, entropy=0.25), PLAIN)
     parts = -metrics["loss/objective"] + 0.5 * metrics["loss/critic"] - 0.25 * metrics["loss/entropy"]

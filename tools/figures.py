@@ -94,12 +94,12 @@ def _spread(values: list[float], form: str) -> str:
     return f"{middle} ({least} to {most})"
 
 
-def with_table(readme: str, text: str) -> str:
-    """README with the table between its marks replaced by `text`."""
-    marked = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", re.DOTALL)
-    if len(marked.findall(readme)) != 1:
-        raise UserError(f"README.md must have one part between {START} and {END}.")
-    return marked.sub(lambda _: f"{START}\n{text}\n{END}", readme)
+def with_table(page: str, text: str, start: str = START) -> str:
+    """A page with the table between its marks replaced by `text`."""
+    marked = re.compile(f"{re.escape(start)}.*?{re.escape(END)}", re.DOTALL)
+    if len(marked.findall(page)) != 1:
+        raise UserError(f"The page must have one part between {start} and {END}.")
+    return marked.sub(lambda _: f"{start}\n{text}\n{END}", page)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from proximo.envs.host.cartpole import CartPoleWrapper
     from proximo.envs.host.pool import AsyncEnvPool
     from proximo.experiment.runner import run_multiple_experiments
-    from proximo.experiment.single import run_single_experiment
+    from proximo.fleet.single import run_single_experiment
     from proximo.multi_agent.team_agent import TeamAgent
     from proximo.policy.agent import PPOAgent, PPOClip
     from proximo.policy.observation import ObservationAdapter
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from proximo.ppo.optimizer import scale_by_rates
     from proximo.rollout.frame_stack import FrameStacker
     from proximo.rollout.types import Rollout
+    from proximo.train.env_check import check
     from proximo.train.experience import evaluate_agent, evaluate_policy
     from proximo.train.trainer import PPOTrainer
 
@@ -32,6 +33,7 @@ __all__ = [
     "Rollout",
     "TeamAgent",
     "__version__",
+    "check",
     "clip_loss",
     "evaluate_agent",
     "evaluate_policy",
@@ -51,11 +53,12 @@ _HOMES = {
     "PPOTrainer": "proximo.train.trainer",
     "Rollout": "proximo.rollout.types",
     "TeamAgent": "proximo.multi_agent.team_agent",
+    "check": "proximo.train.env_check",
     "clip_loss": "proximo.ppo.loss",
     "evaluate_agent": "proximo.train.experience",
     "evaluate_policy": "proximo.train.experience",
     "run_multiple_experiments": "proximo.experiment.runner",
-    "run_single_experiment": "proximo.experiment.single",
+    "run_single_experiment": "proximo.fleet.single",
     "scale_by_rates": "proximo.ppo.optimizer",
 }
 

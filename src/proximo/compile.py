@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from proximo.program_cache import keep_programs
+
 # LLVM's higher levels take longer to compile on CPU, and what they compile runs no faster: the time goes into
 # matrix products and memory, not into code that LLVM could improve (`python bench/optimization_level.py`).
 CPU_OPTIONS = {"xla_backend_optimization_level": 1}
@@ -44,6 +46,7 @@ def prepare_backend() -> None:
     """
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
+    keep_programs()
 
 
 def cached(key: Hashable | None, make: Callable[[], Any]) -> Any:

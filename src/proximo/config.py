@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proximo.errors import UserError, quoted
+from proximo.metric_names import same_to_trackers
 
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
@@ -61,19 +62,19 @@ def setting(
 class EnvConfig:
     """The environment, and how many copies of it run in parallel."""
 
-    id: str = setting("CartPole-v1", "What to train on; `proximo envs` lists what there is.")
+    id: str = setting("CartPole-v1", "The environment to train on; `proximo envs` lists them.")
     kwargs: dict[str, Any] | None = setting(
         None,
-        "Arguments that the environment is made with, such as {continuous: true, gravity: -5}; null: none.",
+        "Arguments passed to the environment, such as {continuous: true, gravity: -5}; null: none.",
         most=1000,
     )
     wrappers: tuple[str | dict[str, Any], ...] = setting(
         (),
-        "Wrappers around it, the innermost first: names such as gymnasium.wrappers:FlattenObservation, or "
+        "Wrappers applied to it, innermost first: names such as gymnasium.wrappers:FlattenObservation, or "
         "{name: gymnasium.wrappers:TimeLimit, max_episode_steps: 50}.",
         most=100,
     )
-    num_envs: int = setting(16, "Environments that are stepped in parallel.", at_least=1, at_most=MOST_ENVS)
+    num_envs: int = setting(16, "Environments stepped in parallel.", at_least=1, at_most=MOST_ENVS)
     workers: Literal["auto"] | int = setting(
         "auto",
         "Worker processes that step host environments (threads for EnvPool); 0: none; auto: chosen by measuring.",
@@ -82,7 +83,7 @@ class EnvConfig:
     )
     groups: int = setting(
         2,
-        "Parts that host environments are split into: the policy acts for one while the others are stepped.",
+        "Groups that host environments are split into: the policy acts for one while the others are stepped.",
         at_least=1,
         at_most=MOST_ENVS,
     )
@@ -97,8 +98,8 @@ class EnvConfig:
     )
     replay_limit: int = setting(
         20_000,
-        "Steps that are replayed, at most, to restore a host environment when a run is resumed: this takes as long as "
-        "playing them did. Longer episodes, and with 0 all, give way to new ones.",
+        "Longest episode, in steps, that is replayed to restore a host environment on resume, which takes as long as "
+        "playing it did; longer ones (0: all) are replaced by new episodes.",
         at_least=0,
         at_most=MOST,
     )
@@ -112,7 +113,7 @@ class EnvConfig:
         at_most=MOST,
     )
     frame_stack: int = setting(
-        1, "Most recent observations that the policy sees at once, the newest last.", at_least=1, at_most=64
+        1, "Number of recent observations that the policy sees at once, newest last.", at_least=1, at_most=64
     )
 
 
@@ -120,7 +121,7 @@ class EnvConfig:
 class PPOConfig:
     """The algorithm."""
 
-    rollout_length: int = setting(128, "Steps per environment between two updates.", at_least=1, at_most=MOST)
+    rollout_length: int = setting(128, "Steps per environment between updates.", at_least=1, at_most=MOST)
     epochs_per_update: int = setting(10, "Passes over the rollout in each update.", at_least=1, at_most=10_000)
     minibatch_size: Literal["auto"] | int = setting(
         "auto",
@@ -131,7 +132,7 @@ class PPOConfig:
     )
     learning_rate: float = setting(1e-3, "Adam's step size (the actor's, with separate optimizers).", above=0)
     learning_rate_schedule: RateSchedule = setting(
-        "linear", "How it changes over training; adaptive: to keep the KL near adaptive_kl."
+        "linear", "How the learning rate changes over training; adaptive: keeps the KL near adaptive_kl."
     )
     learning_rate_end: float = setting(0.0, "Final value of a linear or cosine learning rate.", at_least=0)
     critic_learning_rate: float | None = setting(
@@ -155,7 +156,7 @@ class PPOConfig:
     sequence_length: int | None = setting(
         None,
         f"Steps that gradients flow back through, with memory; null: as many as divide the rollout and the minibatch, "
-        f"or fewer if a minibatch would hold less than {SEQUENCES} sequences.",
+        f"or fewer if a minibatch would hold fewer than {SEQUENCES} sequences.",
         at_least=1,
         at_most=MOST,
     )
@@ -165,7 +166,7 @@ class PPOConfig:
     )
     recompute_advantages: bool = setting(
         False,
-        "Recompute values with the current critic, and so advantages and targets, before each epoch.",
+        "Recompute values, advantages and targets with the current critic before each epoch.",
     )
     target_kl: float | None = setting(
         None, "Skip an update's remaining epochs once an epoch's KL exceeds this.", above=0
@@ -292,13 +293,13 @@ class TrainConfig:
         at_most=MOST_STEPS,
     )
     start_from: str | None = setting(
-        None, "Saved policy to start from: a run, a checkpoint or a policy file; null: networks that know nothing."
+        None, "Saved policy to start from: a run, a checkpoint or a policy file; null: new networks."
     )
     start_partial: bool = setting(
-        False, "Take only the layers and statistics of train.start_from that fit, and begin the others anew."
+        False, "Load only the layers and statistics of train.start_from that fit, and start the others afresh."
     )
     start_digest: str | None = setting(
-        None, "Checksum of what train.start_from must hold; a run records it, so that its settings reproduce it."
+        None, "Checksum that train.start_from must have; a run records it so that its settings reproduce it."
     )
 
 
@@ -325,10 +326,11 @@ class EvalConfig:
     frequency: int = setting(50, "Updates between evaluations; 0: only at the end.", at_least=0, at_most=MOST)
     episodes: int = setting(10, "Episodes per evaluation.", at_least=1, at_most=10**6)
     actions: Literal["deterministic", "stochastic", "both"] = setting(
-        "deterministic", "Actions: always the most likely ones, drawn from the policy as in training, or both by turns."
+        "deterministic",
+        "Actions: always the most likely ones, sampled ones as in training, or both in turn.",
     )
     score: Literal["auto", "deterministic", "stochastic"] = setting(
-        "auto", "With eval.actions=both, which ones choose the best policy and are the score; auto: deterministic."
+        "auto", "With eval.actions=both, which kind chooses the best policy and is the score; auto: deterministic."
     )
     max_steps: int = setting(
         10_000,
@@ -375,8 +377,8 @@ class TrackConfig:
     video: bool = setting(False, "Record an episode of the final policy as videos/final.mp4 and .gif.")
     log_frequency: Literal["auto"] | int = setting(
         "auto",
-        "Updates between rows sent to MLflow; auto: 10, and more when training is fast. The first row, the last and "
-        "evaluations (auto: some) are always sent.",
+        "Updates between rows sent to MLflow; auto: 10, and more when training is fast. The first and last rows "
+        "are always sent, and so are evaluations (auto: some of them).",
         at_least=1,
         at_most=MOST,
     )
@@ -389,6 +391,12 @@ class TrackConfig:
     success_return: float | None = setting(
         None,
         "Return that makes an episode a success, unless the environment decides; null: every episode that terminates.",
+    )
+    info: tuple[str, ...] = setting(
+        (),
+        "Numbers in the environment's info that are reported of each episode, such as [profit, drawdown]: their value "
+        "at its end, and their mean over its steps.",
+        most=100,
     )
 
 
@@ -488,6 +496,10 @@ def check(config: Config) -> Config:
                 f"env.wrappers must list names such as gymnasium.wrappers:FlattenObservation, or maps with such a "
                 f"`name` and arguments; not {quoted(wrapper)}."
             )
+    if (alike := same_to_trackers(config.track.info)) is not None:
+        one, other = map(quoted, alike)
+        again = f"{one} twice" if one == other else f"{one} and {other}, which trackers cannot tell apart"
+        raise UserError(f"track.info names {again}; leave one of them out.")
     if frames > MOST_SAMPLES:
         raise UserError(
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "
@@ -525,7 +537,7 @@ def check(config: Config) -> Config:
                 f"set the schedule to linear or cosine, or leave the end out."
             )
     if config.stop.on == "evaluation" and config.stop.target_reward is not None and not config.eval.frequency:
-        raise UserError("stop.on=evaluation needs evaluations on the way; set eval.frequency to 1 or more.")
+        raise UserError("stop.on=evaluation needs evaluations during training; set eval.frequency to 1 or more.")
     if ppo.optimizers == "shared" and ppo.critic_learning_rate is not None:
         raise UserError(
             f"ppo.critic_learning_rate={ppo.critic_learning_rate} needs ppo.optimizers=separate, but it is shared."

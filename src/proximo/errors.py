@@ -20,7 +20,7 @@ def printable(text: object) -> str:
 LACK_OF_MEMORY = (
     "There is not enough memory. A run needs it for the samples of an update (env.num_envs * ppo.rollout_length, each "
     "with its observation) and for its networks (network.hidden_sizes, times the size of an observation); make these "
-    "smaller."
+    "smaller (docs/troubleshooting.md)."
 )
 
 

@@ -21,10 +21,31 @@ import yaml
 from proximo.config import Config, check, check_minibatch, open_minibatch, setting
 from proximo.credentials import without_login
 from proximo.errors import UserError, quoted
+from proximo.hints import ELSEWHERE
 from proximo.yaml_file import dump, parse, read_yaml
 
-# What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib), and our name.
+# What users of other libraries would type (Stable-Baselines3, CleanRL, PureJaxRL, rejax, RLlib, TorchRL), and our name.
 FOREIGN_NAMES = {
+    "epochs": "ppo.epochs_per_update",
+    "rollout_fragment_length": "ppo.rollout_length",
+    "clip_ratio": "ppo.clip_epsilon",
+    "env_config": "env.kwargs",
+    "wrapper_class": "env.wrappers",
+    "num_envs_per_worker": "env.num_envs",
+    "num_envs_per_env_runner": "env.num_envs",
+    "max_episode_steps": "env.max_steps_per_episode",
+    "time_limit": "env.max_steps_per_episode",
+    "use_lstm": "network.memory",
+    "lstm_cell_size": "network.memory_size",
+    "lstm_hidden_size": "network.memory_size",
+    "total_frames": "train.total_timesteps",
+    "deterministic": "eval.actions",
+    "capture_video": "track.video",
+    "record_video": "track.video",
+    "exp_name": "track.experiment_name",
+    "save_freq": "checkpoint.every_steps",
+    "checkpoint_freq": "checkpoint.every_steps",
+    "checkpoint_frequency": "checkpoint.every_steps",
     "n_steps": "ppo.rollout_length",
     "num_steps": "ppo.rollout_length",
     "n_epochs": "ppo.epochs_per_update",
@@ -69,6 +90,7 @@ FOREIGN_NAMES = {
     "fcnet_hiddens": "network.hidden_sizes",
     "activation_fn": "network.activation",
     "log_std_init": "network.initial_std",
+    "info_keywords": "track.info",
     "norm_obs": "normalize.observations",
     "norm_reward": "normalize.rewards",
     "timesteps": "train.total_timesteps",
@@ -98,6 +120,11 @@ DIFFERENCES = {
     "anneal_lr": "constant, linear, cosine or adaptive",
     "clip_vloss": "how far a value may move, or null",
     "norm_adv": "minibatch, batch or none",
+    "use_lstm": "none, gru or lstm",
+    "deterministic": "deterministic, stochastic or both",
+    "save_freq": "in environment steps",
+    "checkpoint_freq": "in environment steps",
+    "checkpoint_frequency": "in environment steps",
 }
 
 
@@ -156,20 +183,44 @@ def find_setting(path: str) -> Setting:
     if path.removeprefix("ppo.") == FRAMES.path:
         return FRAMES
     path = path if len(path) <= LONGEST_NAME else f"{path[:LONGEST_NAME]}…"
-    name = path.rpartition(".")[2].lower().replace("-", "_")
-    if name in FOREIGN_NAMES:
-        hint = f"Proximo calls it {FOREIGN_NAMES[name]}" + (f" ({DIFFERENCES[name]})" if name in DIFFERENCES else "")
-    elif same := [other for other, setting in SETTINGS.items() if setting.name == name]:
-        hint = f"did you mean {' or '.join(same)}?"
-    elif path in {other.partition(".")[0] for other in SETTINGS if "." in other}:
+    name = plain_name(path)
+    if path in {other.partition(".")[0] for other in SETTINGS if "." in other}:
         keys = ", ".join(s.name for s in SETTINGS.values() if s.path.startswith(f"{path}."))
         raise UserError(f"{path} is a section of settings, not a setting; name one of its keys: {keys}.")
+    if name in FOREIGN_NAMES:
+        hint = f"Proximo calls it {FOREIGN_NAMES[name]}{difference(name)}."
+    elif meant := meant_settings(path):
+        hint = f"did you mean {' or '.join(meant)}?"
     else:
-        whole = difflib.get_close_matches(path, list(SETTINGS), 1, 0.6)
-        names = difflib.get_close_matches(name, [setting.name for setting in SETTINGS.values()], 1, 0.5)
-        near = whole or [other for other, setting in SETTINGS.items() if setting.name in names][:1]
-        hint = f"did you mean {near[0]}?" if near else "`proximo settings` lists them all"
-    raise UserError(f"There is no setting {path}; {hint.rstrip('?')}{'?' if hint.endswith('?') else '.'}")
+        hint = f"{ELSEWHERE.get(name, '`proximo settings` lists them all')}."
+    raise UserError(f"There is no setting {path}; {hint}")
+
+
+def plain_name(path: str) -> str:
+    """The name at the end of `path`, as names of other libraries are looked up."""
+    return path.rpartition(".")[2].lower().replace("-", "_")
+
+
+def difference(name: str) -> str:
+    """How our setting differs from what another library calls `name`, in brackets."""
+    return f" ({DIFFERENCES[name]})" if name in DIFFERENCES else ""
+
+
+def meant_settings(path: str) -> list[str]:
+    """The settings that `path`, which is none, may mean: those of that name; else of one that begins with it; else the
+    one that is spelled most like it, unless it is a name that stands for something else."""
+    name = plain_name(path)
+    if name == FRAMES.path:
+        return [FRAMES.path]
+    same = [other for other, declared in SETTINGS.items() if name in (declared.name, other.replace(".", "_"))]
+    if same or name in ELSEWHERE:
+        return same
+    longer = [other for other, declared in SETTINGS.items() if declared.name.startswith(f"{name}_")]
+    if len(longer) == 1:
+        return longer
+    whole = difflib.get_close_matches(path, list(SETTINGS), 1, 0.75)
+    names = difflib.get_close_matches(name, [declared.name for declared in SETTINGS.values()], 1, 0.65)
+    return whole or [other for other, declared in SETTINGS.items() if declared.name in names][:1]
 
 
 def find_keyword(name: str) -> Setting:
@@ -184,16 +235,30 @@ def find_keyword(name: str) -> Setting:
     return (by_name or by_path or [find_setting(name)])[0]
 
 
+def choices(declared: Setting) -> list[str]:
+    """The values that can be spelled out for a setting: of a choice all, of a switch both, else none."""
+    parts = typing.get_args(declared.type) if _is_union(declared.type) else (declared.type,)
+    found = [value for part in parts if typing.get_origin(part) is typing.Literal for value in typing.get_args(part)]
+    found += ["true", "false"] if bool in parts else []
+    return [*found, *(["null"] if types.NoneType in parts else [])]
+
+
+def _is_union(expected: Any) -> bool:
+    return typing.get_origin(expected) in (types.UnionType, typing.Union)
+
+
 def _describe(expected: Any) -> str:
     origin, args = typing.get_origin(expected), typing.get_args(expected)
     if origin is typing.Literal:
         return ", ".join(map(str, args)) if len(args) == 1 else "one of " + ", ".join(map(str, args))
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(expected):
         return " or ".join("null" if arg is types.NoneType else _describe(arg) for arg in args)
     if origin is tuple and args[0] is int:
         return "a list of whole numbers such as [64, 64]"
     if origin is tuple and typing.get_origin(args[0]) is typing.Literal:
         return f"a list of {' and '.join(typing.get_args(args[0]))}"
+    if origin is tuple and args[0] is str:
+        return "a list of names such as [profit, drawdown]"
     if origin is tuple:
         return "a list of names such as [gymnasium.wrappers:FlattenObservation]"
     if origin is dict and args[1] is Any:
@@ -209,7 +274,7 @@ def _describe(expected: Any) -> str:
 def _convert(value: Any, expected: Any) -> Any:
     """`value` as the type `expected`; raises ValueError where it is not one."""
     origin, args = typing.get_origin(expected), typing.get_args(expected)
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(expected):
         for choice in args:
             with contextlib.suppress(ValueError, OverflowError):
                 return _convert(value, choice)

@@ -113,6 +113,11 @@ def build(space: spaces.Space[Any], make: Callable[[Path, spaces.Space[Any]], An
     return make(path, space)
 
 
+def stacked(space: spaces.Space[Any], members: list[Any]) -> PyTree:
+    """Members of `space` side by side: leaves [N, ...]."""
+    return build(space, lambda path, _: np.stack([pick(member, path) for member in members]))
+
+
 def channel_axis(space: spaces.Space[Any]) -> int | None:
     """Which axis of an image its channels are: 0 or 2; None for what is no image.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,35 @@ from contracts.compiled import check_contract, lanes, play
 from made import jax_env
 from proximo import PPOTrainer
 from proximo.envs.api import Timestep
-from proximo.envs.compiled import brax
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
 
-# As the adapter imports them: quietly.
-envs: Any = vars(brax)["envs"]
-training: Any = vars(brax)["training"]
-Fast, ObservationMode = envs.fast.Fast, envs.fast.ObservationMode
-EPISODES = [training.VmapWrapper, training.AutoResetWrapper, lambda env: training.EpisodeWrapper(env, 1000, 1)]
+EPISODES: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda env: adapter().training.VmapWrapper(env),
+    "auto-reset": lambda env: adapter().training.AutoResetWrapper(env),
+    "episode": lambda env: adapter().training.EpisodeWrapper(env, 1000, 1),
+}
+
+
+def adapter() -> Any:
+    """It takes seconds to load, in every process of the tests: those that use it load it."""
+    return importlib.import_module("proximo.envs.compiled.brax")
+
+
+def fast(**named: Any) -> Any:
+    return adapter().envs.fast.Fast(**named)
 
 
 def test_contract_without_physics() -> None:
-    check_contract(jax_env(Fast()))
+    check_contract(jax_env(fast()))
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("name", brax.names())
-def test_contract(name: str) -> None:
-    check_contract(jax_env(f"brax/{name}"))
+def test_contract(subtests: pytest.Subtests) -> None:
+    for name in adapter().names():
+        with subtests.test(name):
+            check_contract(jax_env(f"brax/{name}"))
 
 
 @pytest.mark.slow
@@ -59,7 +69,7 @@ def test_every_episode_begins_anew() -> None:
 def test_episodes_are_cut_after_a_thousand_steps() -> None:
     """Fast never ends. With thrust, velocity grows by 0.02 a step and position by 0.02 of that: the last observation
     has a velocity of 20 and a position of 0.02 * 0.02 * (1 + ... + 1000)."""
-    vector, thrust = VectorizedEnv(jax_env(Fast()), 2), {ONE: jnp.ones((2, 1))}
+    vector, thrust = VectorizedEnv(jax_env(fast()), 2), {ONE: jnp.ones((2, 1))}
 
     @jax.jit
     def run(key: jax.Array) -> Timestep:
@@ -75,7 +85,7 @@ def test_episodes_are_cut_after_a_thousand_steps() -> None:
 
 
 def test_an_end_on_the_last_step_is_no_cut() -> None:
-    class Falls(Fast):  # type: ignore[misc, valid-type]
+    class Falls(adapter().envs.fast.Fast):  # type: ignore[misc]
         def step(self, state: Any, action: Any) -> Any:
             state = super().step(state, action)
             return state.replace(done=jnp.float32(1.0))
@@ -88,7 +98,7 @@ def test_an_end_on_the_last_step_is_no_cut() -> None:
 
 
 def test_observations_that_are_dictionaries(tmp_path: Path) -> None:
-    env = jax_env(Fast(obs_mode=ObservationMode.DICT_PIXELS_STATE))
+    env = jax_env(fast(obs_mode=adapter().envs.fast.ObservationMode.DICT_PIXELS_STATE))
     assert isinstance(env.spec.observation_space, spaces.Dict)
     assert env.spec.observation_space["state"].shape == (2,)
     assert env.spec.observation_space["pixels/view_0"].shape == (4, 4, 3)
@@ -98,7 +108,7 @@ def test_observations_that_are_dictionaries(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_it_trains(tmp_path: Path) -> None:
     trainer = PPOTrainer(
-        env=Fast(),
+        env=fast(),
         out=tmp_path / "run",
         num_envs=4,
         rollout_length=16,
@@ -112,20 +122,20 @@ def test_it_trains(tmp_path: Path) -> None:
     assert result["final_eval"]["length_mean"] == 1000
 
 
-@pytest.mark.parametrize("wrapper", EPISODES)
+@pytest.mark.parametrize("wrapper", EPISODES.values(), ids=EPISODES)
 def test_wrappers_of_brax_training_are_refused(wrapper: Callable[[Any], Any]) -> None:
     with pytest.raises(UserError, match="Hand in the environment without"):
-        jax_env(envs.Wrapper(wrapper(Fast())))
+        jax_env(adapter().envs.Wrapper(wrapper(fast())))
 
 
 def test_wrappers_of_ones_own_are_kept() -> None:
-    class Doubled(envs.Wrapper):  # type: ignore[misc]
+    class Doubled(adapter().envs.Wrapper):  # type: ignore[misc]
         def step(self, state: Any, action: Any) -> Any:
             state = self.env.step(state, action)
             return state.replace(reward=2 * state.reward)
 
-    _, plain = play(jax_env(Fast()), steps=8)
-    _, doubled = play(jax_env(Doubled(Fast())), steps=8)
+    _, plain = play(jax_env(fast()), steps=8)
+    _, doubled = play(jax_env(Doubled(fast())), steps=8)
     np.testing.assert_allclose(lanes(doubled).reward, 2 * lanes(plain).reward)
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from contracts.host import ENVS, check_contract, lanes, play
+from contracts.host import ENVS, check_contract, check_restoring, lanes, play
 from made import host_source
 from proximo import PPOTrainer
 from proximo.config import EnvConfig
+from proximo.envs.api import with_info
 from proximo.envs.groups import ONE
-from proximo.errors import UserError
+from proximo.errors import EnvError, UserError
 
 
 @pytest.mark.slow
@@ -23,6 +24,11 @@ from proximo.errors import UserError
 def test_contract(env: str) -> None:
     seeded = env != "FrozenLake-v1"  # which always starts in the same corner
     check_contract(host_source(f"envpool/{env}"), EnvConfig(max_steps_per_episode=7), steps=40, seeded=seeded)
+
+
+@pytest.mark.slow
+def test_restoring_by_replay() -> None:
+    check_restoring(host_source("envpool/CartPole-v1"), EnvConfig(max_steps_per_episode=7), steps=20)
 
 
 @pytest.mark.slow
@@ -123,3 +129,21 @@ def test_fillers_count_for_nothing_in_a_run(tmp_path: Path) -> None:
     assert result["updates"] == 2
     assert result["episodes"] == 32
     assert result["final_eval"]["length_mean"] == 5
+
+
+def test_numbers_of_infos_are_reported() -> None:
+    """`elapsed_step` counts the steps of an episode; a filler has none."""
+    source = with_info(host_source("envpool/CartPole-v1"), ("elapsed_step", "nothing"))
+    pool = source.open_envs(3, EnvConfig(groups=1, max_steps_per_episode=4))
+    pool.reset(0)
+    told = []
+    for _ in range(6):
+        pool.send(0, {ONE: np.zeros(3, np.int32)})
+        told.append(np.array(pool.recv(0).info))
+    assert pool.info_names == ["elapsed_step"]
+    pool.close()
+    each = [[number, np.nan] for number in (1, 2, 3, 4, np.nan, 1)]
+    np.testing.assert_array_equal(told, [[row] * 3 for row in each])
+    wide = with_info(host_source("envpool/Pong-v5"), ("ram",)).open_envs(2, EnvConfig())
+    with pytest.raises(EnvError, match=r"info\['ram'\] \(track.info\) must be one for each of"):
+        wide.reset(0)

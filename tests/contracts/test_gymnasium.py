@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import host_probes
 from contracts.host import ENVS, check_contract, exchange, lanes, play, received, same
 from made import gymnasium_source
 from proximo.config import EnvConfig
+from proximo.envs.api import with_info
 from proximo.envs.host.pool import split_parts
 from proximo.envs.host.slot import without_limit
 from proximo.errors import EnvError, UserError
@@ -390,3 +392,36 @@ def test_several_rewards_are_refused_before_anything_is_trained() -> None:
     with pytest.raises(EnvError, match=r"reward must be a number, not ndarray .*; a wrapper can weigh and add several"):
         pool.recv(0)
     pool.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_numbers_of_infos_are_reported(workers: int) -> None:
+    """Going up, the third step is the last: at 2.5."""
+    source = with_info(gymnasium_source(host_probes.Telling), ("clock", "went", "third", "nothing"))
+    with source.open_envs(3, EnvConfig(workers=workers)) as env:
+        env.reset(0)
+        told = []
+        for _ in range(4):
+            exchange(env, np.ones(3, int))
+            told.append(np.array(received(env).info))
+        nan = math.nan
+        each = [[1, nan, nan, nan], [2, nan, nan, nan], [3, 1, 3, nan], [1, nan, nan, nan]]
+        np.testing.assert_array_equal(told, [[row] * 3 for row in each])
+        assert env.info_names == ["action_mask", "clock", "third", "went"]
+
+
+@pytest.mark.parametrize("value", ["7", {"a": 1}, np.zeros(2), None])
+def test_infos_that_are_no_numbers(value: Any) -> None:
+    class Odd(host_probes.Walk):
+        def _seen(self) -> tuple[np.ndarray, dict[str, Any]]:
+            obs, info = super()._seen()
+            return obs, info | {"odd": value}
+
+    with with_info(gymnasium_source(Odd), ("odd",)).open_envs(1, EnvConfig(workers=0)) as env:
+        env.reset(0)
+        exchange(env, np.ones(1, int))
+        if value is None:  # as good as not there
+            assert np.isnan(np.array(received(env).info)).all()
+        else:
+            with pytest.raises(EnvError, match=r"info\['odd'\] must be a number to be tracked \(track.info\), not "):
+                received(env)

@@ -233,3 +233,27 @@ def test_a_missing_extra_names_the_command_that_installs_it() -> None:
     assert not family.installed
     with pytest.raises(UserError, match=r'pip install "proximo\[nowhere\]"'):
         family.module()
+
+
+class Informed(probes.Counter):
+    """Tells twice its clock, beside what cannot be tracked."""
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> tuple[Any, Transition]:
+        state, moved = super().step(key, state, action)
+        return state, replace(moved, info={"twice": 2 * state[0], "text": "no number", "two": jnp.zeros(2)})
+
+
+def test_numbers_of_infos_are_reported() -> None:
+    vector = VectorizedEnv(Informed(), 2, info=("twice", "nothing"))
+    state, first = vector.reset(jax.random.key(0))
+    assert np.isnan(np.asarray(first.info)).all()
+    for number in range(2):
+        state, moved = jax.jit(vector.step)(jax.random.key(number), state, {ONE: jnp.zeros(2, jnp.int32)})
+    np.testing.assert_array_equal(moved.info, [[4, np.nan]] * 2)
+    assert vector.info_names == ["twice", "text", "two"]
+    assert VectorizedEnv(Informed(), 2).reset(jax.random.key(0))[1].info is None
+    for name, came in (("text", "str"), ("two", "2 numbers")):
+        with pytest.raises(
+            UserError, match=rf"info\['{name}'\] must be a number to be tracked \(track.info\), not {came}"
+        ):
+            VectorizedEnv(Informed(), 2, info=(name,))

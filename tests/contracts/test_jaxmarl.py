@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from made import jax_env, jax_team
 from proximo import PPOTrainer
 from proximo.config import AgentsConfig
 from proximo.envs.api import Timestep
-from proximo.envs.compiled import jaxmarl
 from proximo.envs.compiled.foreign import lenient
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.errors import UserError
 
 ENVS = 4
-THEIRS: Any = vars(jaxmarl)["jaxmarl"]  # as the adapter imports it: quietly
-SOME = {"MPE_simple_spread_v3", "MPE_simple_tag_v3", "HeuristicEnemySMAX-3m"}
-IDS = [name for name in jaxmarl.names() if "SMAX-" not in name or name.endswith("-3m")]
-EACH = [pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.learning) for name in IDS]
+SOME = ("MPE_simple_spread_v3", "MPE_simple_tag_v3", "HeuristicEnemySMAX-3m")
+
+
+def adapter() -> Any:
+    """It takes seconds to load, in every process of the tests: those that use it load it."""
+    return importlib.import_module("proximo.envs.compiled.jaxmarl")
 
 
 def legal(env: VectorizedEnv, key: jax.Array, now: Timestep) -> dict[str, Any]:
@@ -61,9 +63,25 @@ def play(env: Any, steps: int, seed: int = 0, max_steps: int | None = None) -> t
     return jax.device_get(first), stacked(seen)
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_contract(name: str) -> None:
-    env = jax_env(f"jaxmarl/{name}")
+@pytest.mark.slow
+@pytest.mark.parametrize("env_name", SOME)
+def test_contract(env_name: str) -> None:
+    first, other = check_contract(env_name)
+    seen, others = ({name: step.obs for name, step in one.groups.items()} for one in (first, other))
+    assert not same(seen, others)
+
+
+@pytest.mark.learning
+def test_contract_of_the_others(subtests: pytest.Subtests) -> None:
+    for name in adapter().names():
+        if name not in SOME and ("SMAX-" not in name or name.endswith("-3m")):
+            with subtests.test(name):
+                check_contract(name)
+
+
+def check_contract(env_name: str) -> tuple[Timestep, Timestep]:
+    """What is seen first, with one seed and with another."""
+    env = jax_env(f"jaxmarl/{env_name}")
     first, rest = play(env, 16, max_steps=5)
     groups = env.spec.groups
     assert rest.reset.any(0).all(), "with a limit of 5 steps every environment must see an end"
@@ -74,16 +92,13 @@ def test_contract(name: str) -> None:
     assert agents_of(first, "alive", groups).all()
     again = play(env, 16, max_steps=5)[1]
     np.testing.assert_array_equal(agents_of(rest, "reward", groups), agents_of(again, "reward", groups))
-    other = play(env, 16, seed=1, max_steps=5)[0]
-    if name in SOME:
-        seen, others = ({name: step.obs for name, step in one.groups.items()} for one in (first, other))
-        assert not same(seen, others)
+    return first, play(env, 16, seed=1, max_steps=5)[0]
 
 
 @pytest.mark.slow
 def test_it_is_what_jaxmarl_does() -> None:
     """Step by step beside JaxMARL itself, without its reset."""
-    theirs, ours = THEIRS.make("MPE_simple_tag_v3"), jax_team("jaxmarl/MPE_simple_tag_v3")
+    theirs, ours = adapter().jaxmarl.make("MPE_simple_tag_v3"), jax_team("jaxmarl/MPE_simple_tag_v3")
     key = jax.random.key(3)
     with lenient():
         obs, their_state = theirs.reset(key)
@@ -152,7 +167,7 @@ def test_names_that_cannot_be(name: str, sentence: str) -> None:
 @pytest.mark.learning
 def test_smax_trains(tmp_path: Path) -> None:
     trainer = PPOTrainer(
-        jaxmarl.make("HeuristicEnemySMAX"),
+        adapter().make("HeuristicEnemySMAX"),
         out=tmp_path / "run",
         console=probes.Notes(),
         num_envs=4,

@@ -31,7 +31,7 @@ from made import jax_env, pettingzoo_source
 from proximo import PPOTrainer, settings
 from proximo.config import AgentsConfig, EnvConfig
 from proximo.envs import FAMILIES
-from proximo.envs.api import HostEnv, Timestep
+from proximo.envs.api import HostEnv, Timestep, with_info
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.envs.groups import Groups
 from proximo.envs.host.pool import AsyncEnvPool
@@ -774,3 +774,22 @@ def test_an_observation_of_another_structure_is_named_with_its_agent() -> None:
         EnvError, match=r"lifetimes \(agent \w+\) does not keep .*which should be a dictionary with \['place'\]"
     ):
         pettingzoo_source(Lying)
+
+
+class Telling(Faulty):
+    """Tells of agent 0 the number 10, of the other 20, and something of its own of the first."""
+
+    def step(self, actions: dict[str, Any]) -> Moved:
+        obs, rewards, terminations, truncations, _ = super().step(actions)
+        told = {agent: {"paid": 10.0 * (i + 1)} for i, agent in enumerate(self.possible_agents)}
+        told[self.possible_agents[0]]["first"] = 5
+        return obs, rewards, terminations, truncations, told
+
+
+def test_numbers_of_infos_are_means_over_the_agents_who_have_them() -> None:
+    with with_info(pettingzoo_source(Telling), ("paid", "first", "nothing")).open_envs(2, EnvConfig(workers=0)) as pool:
+        pool.reset(0)
+        for _ in range(6):  # beyond the end of an episode
+            moved = one_step(pool, {"all": np.zeros(4, int)})
+        np.testing.assert_array_equal(moved.info, [[15, 5, np.nan]] * 2)
+        assert pool.info_names == ["first", "paid"]

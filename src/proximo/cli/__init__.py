@@ -1,5 +1,5 @@
-"""The command line: `proximo train`, `resume`, `evaluate`, `experiment`, `compare`, `runs`, `sync`, `ui`, `envs`,
-`settings`."""
+"""The command line: `proximo train`, `check`, `resume`, `evaluate`, `experiment`, `compare`, `runs`, `sync`, `ui`,
+`envs`, `settings`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from proximo._version import __version__
-from proximo.cli import experiment, lists, runs, train  # noqa: F401 (they register their commands)
+from proximo.cli import check, experiment, lists, runs, train  # noqa: F401 (they register their commands)
 from proximo.cli.common import app, out
-from proximo.display.printing import make_rich, safe
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import LACK_OF_MEMORY, ProximoError, is_lack_of_memory
 from proximo.processes import end_with_signals, end_without_threads
 
@@ -50,7 +50,7 @@ def _run() -> None:
 
 
 def _complain(error: object) -> None:
-    make_rich(stderr=True).print(f"[red]Error:[/red] {safe(error)}")
+    say(make_rich(stderr=True), f"[red]Error:[/red] {safe(error)}")
 
 
 def show_version(wanted: bool) -> bool:

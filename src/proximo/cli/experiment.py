@@ -9,28 +9,36 @@ import typer
 
 from proximo import settings
 from proximo.cli.common import (
+    ClusterAddress,
+    CpusPerRun,
     EnvArguments,
+    GpusPerRun,
     Mlflow,
     NoMlflow,
     NoPreset,
     Preset,
     Quiet,
+    RuntimeEnv,
+    Shared,
     Trust,
+    WithSettings,
     app,
     check_loudness,
+    chosen_cluster,
     chosen_preset,
     flag,
     given_settings,
     out,
     with_env_arguments,
 )
+from proximo.cli.completion import assigned_settings, env_ids
 from proximo.display.printing import safe
 from proximo.errors import TrainingError, UserError, printable
 
 EXPERIMENT_HELP = """Train several trials with several seeds in parallel, and compare them statistically.
 
 WHAT is an environment, trained with `--trials` seeds, or a YAML file with environments, named trials or a grid, and
-seeds (docs/experiments.md). Ctrl-C stops it; `--resume DIR` trains what is missing and repeats nothing.
+seeds (docs/experiments.md). Ctrl-C stops it; `--resume DIR` trains what is missing, and repeats nothing.
 
 Examples:
 
@@ -39,27 +47,35 @@ Examples:
 * `proximo experiment examples/clip.yaml --dry-run` shows the runs and how long they would take
 
 * `proximo experiment --resume runs/NAME`
+
+* `proximo experiment examples/clip.yaml --cluster auto` trains on a Ray cluster (docs/cluster.md)
 """
 
 
-@app.command(help=EXPERIMENT_HELP)
+@app.command(cls=WithSettings, help=EXPERIMENT_HELP)
 def experiment(
     what: Annotated[
-        str | None, typer.Argument(metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="WHAT", help="An environment's id, or a YAML file.", show_default=False, autocompletion=env_ids
+        ),
     ] = None,
     trials: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Number of seeds of each trial, 100,000 apart; 5 by default."),
+        typer.Option(metavar="N", help="Number of seeds per trial, 100,000 apart; by default 5."),
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps of each run.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; 0 by default.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps per run.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="The first seed; by default 0.")] = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the experiment; a new one under runs/.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The experiment's folder; by default a new one under runs/."),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of all runs, as YAML.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting of all runs; repeatable.", autocompletion=assigned_settings
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     preset: Preset = None,
@@ -74,6 +90,11 @@ def experiment(
         Path | None,
         typer.Option(metavar="DIR", help="Continue an experiment that was interrupted.", show_default=False),
     ] = None,
+    cluster: ClusterAddress = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    runtime_env: RuntimeEnv = None,
+    shared: Shared = False,
     mlflow: Mlflow = None,
     no_mlflow: NoMlflow = False,
     trust: Trust = False,
@@ -82,12 +103,15 @@ def experiment(
     from proximo.experiment.plan import Plan, default_folder
 
     check_loudness(quiet)
+    where = chosen_cluster(cluster, cpus_per_run, gpus_per_run, runtime_env, shared)
+    if dry_run and where is not None:
+        raise UserError("--dry-run measures how fast this machine is, and says nothing of a cluster; leave one out.")
     if resume is not None:
         others = (what, trials, steps, seed, out_dir, config, assignments, env_arguments, preset, mlflow)
         if any(given is not None for given in others) or no_preset or no_mlflow or dry_run:
             raise UserError(
                 "--resume continues an experiment as it was planned; only --jobs, --trust and --quiet can be given "
-                "with it."
+                "with it, and where it is trained: --cluster and what belongs to it."
             )
         plan, path = Plan.load(resume), resume
     else:
@@ -105,7 +129,7 @@ def experiment(
     if resume is None:
         plan.save(path)
     progress = Progress() if quiet else ProgressDisplay(out)
-    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None)
+    summary = carry_out(plan, path, jobs, progress, trust=trust or resume is None, cluster=where)
     if progress.signal is not None:
         raise typer.Exit(128 + progress.signal)
     failed = sum(run["state"] != "complete" for run in summary["runs"])
@@ -162,13 +186,14 @@ def show_plan(plan: Any, path: Path, jobs: int | None) -> None:
 def compare_command(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_DIR...", help="Runs, experiments, folders of runs.", show_default=False),
+        typer.Argument(metavar="RUN_OR_DIR...", help="Runs, experiments, or folders of runs.", show_default=False),
     ],
     out_dir: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes; a new folder under runs/.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The report's folder; by default a new one under runs/."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with first.")
+        str | None, typer.Option(metavar="TRIAL", help="The trial that the others are compared with.")
     ] = None,
 ) -> None:
     """Compare runs: intervals over seeds, the probability of improvement, curves and profiles, on one page.

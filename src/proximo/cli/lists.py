@@ -16,16 +16,17 @@ FEW = 5
 
 @app.command()
 def envs(
-    word: Annotated[
-        str, typer.Argument(metavar="[WORD]", help="A family or a package, or part of the ids that are looked for.")
-    ] = "",
+    word: Annotated[str, typer.Argument(metavar="[WORD]", help="A family, a package, or part of an id.")] = "",
 ) -> None:
-    """List families of environments; with WORD, the ids of a family or a package, or all that contain it."""
+    """List the families of environments; with WORD, all ids of a family or a package, or all that contain WORD."""
     from proximo.envs import families
     from proximo.envs.installed import plugins
 
     if not word:
         list_families()
+        return
+    if word in plugins():
+        list_package(word)
         return
     known = families()
     named = [family for family in known.values() if family.title.lower() == word.lower() and family.installed]
@@ -42,7 +43,18 @@ def envs(
         raise UserError(f"No installed environment has {quoted(word)} in its id; `proximo envs` lists the families.")
 
 
-BY_SOURCE = "a package that registers with Gymnasium when it is imported; as its source says"
+ABOUT = "a package that registers with Gymnasium when it is imported"
+BY_SOURCE = f"{ABOUT}; as its source says"
+
+
+def list_package(module: str) -> None:
+    """What a package registers: it is imported for that, as its source need not say so plainly."""
+    from proximo.envs.host.gymnasium import registered_by
+
+    with out.status(f"importing {module}"):
+        ids = registered_by(module)
+    if not list_ids(f"[bold]{safe(module)}[/bold]  {ABOUT}", [f"{module}:{env_id}" for env_id in ids]):
+        raise UserError(f"{module} was imported, and registers no environment with Gymnasium.")
 
 
 def list_ids(title: str, ids: list[str]) -> int:
@@ -79,10 +91,12 @@ def list_families() -> None:
             out.print(f"  {safe(f'{module}:{env_id}')}")
         if len(ids) > FEW:
             out.print(f"  [dim]and {len(ids) - FEW:,} more[/dim]")
+        if not ids:
+            out.print(f"  [dim]`proximo envs {safe(module)}` imports it, and lists them[/dim]")
     out.print(
-        "[dim]These are the families, and the environments with a preset. `proximo envs gymnax` lists all of a family "
-        "or a package, `proximo envs pong` all that have this in their ids; every id that Gymnasium knows can be "
-        "trained on, and `module:Id` imports the module first.[/dim]"
+        "[dim]These are the families, and the environments with a preset. `proximo envs gymnax` lists a whole family "
+        "or package, and `proximo envs pong` every id that contains this word. Every id that Gymnasium knows can be "
+        "trained on; `module:Id` imports the module first.[/dim]"
     )
 
 

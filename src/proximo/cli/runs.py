@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from proximo.cli.common import app, out
+from proximo.cli.completion import run_names
 from proximo.display.printing import safe
 
 
@@ -18,8 +19,8 @@ def runs_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list, and nothing else.")] = False,
 ) -> None:
-    """List the runs under runs/, the newest first: environment, steps, return, state and time."""
-    from proximo.display.tables import runs_table
+    """List the runs under runs/, newest first, with their environment, steps, return and state."""
+    from proximo.display.tables import runs_lines
     from proximo.run_dir.directory import RUNS
     from proximo.run_dir.files import to_json
     from proximo.run_dir.read import best_of, list_runs
@@ -29,19 +30,23 @@ def runs_command(
     if as_json:
         typer.echo(to_json([run.as_json() for run in chosen]))
     elif chosen:
-        out.print(runs_table(chosen), soft_wrap=False)
+        for line in runs_lines(chosen, out.width if out.is_terminal else None):
+            out.print(line)
     else:
         out.print(f"There are no runs under {RUNS}/ yet; `proximo train CartPole-v1` makes one.")
 
 
 @app.command("sync")
 def sync_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run, or an experiment.", show_default=False, autocompletion=run_names),
+    ],
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Where to send it; by default where the run was tracked.")
     ] = None,
 ) -> None:
-    """Send to MLflow what it lacks of RUN: after an outage, or if the run was not tracked."""
+    """Send MLflow what it is missing of RUN, after an outage or if the run was not tracked."""
     from proximo.experiment.plan import PLAN
     from proximo.experiment.track import sync as sync_experiment
     from proximo.run_dir.directory import RUNS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,10 @@ from proximo.cli.common import (
     NoPreset,
     Preset,
     Quiet,
+    Run,
     Trust,
     Verbose,
+    WithSettings,
     app,
     check_loudness,
     chosen_preset,
@@ -25,62 +28,74 @@ from proximo.cli.common import (
     out,
     with_env_arguments,
 )
+from proximo.cli.completion import assigned_settings, env_ids, run_names
 from proximo.cli.processes import Coordinator, Process, Processes, begin, folder_of, lost_peers
-from proximo.display.printing import make_rich, safe
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import UserError
 from proximo.run_dir.directory import CONFIG
+from proximo.run_dir.files import shown
 from proximo.run_dir.saved import held_layer
 
 TRAIN_HELP = """Train a policy on ENV and save it in a run directory.
 
-Settings come from the defaults, then the environment's preset, then `--config`, then the flags.
+Settings come from the defaults, the environment's preset, `--config` and the flags; later ones override earlier ones.
 
 Examples:
 
 * `proximo train CartPole-v1` trains on a Gymnasium environment, `proximo train my_package:MyEnv-v0` on one of your own
 
-* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on one that is written in JAX
+* `proximo train gymnax/Acrobot-v1 --steps 300_000 --seed 3` trains on an environment written in JAX
 
 * `proximo train Pendulum-v1 --set ppo.gamma=0.95 --set "network.hidden_sizes=[128, 128]"`
 
-* `proximo train LunarLander-v3 --env-arg continuous=true --env-arg gravity=-5` makes the environment with arguments
+* `proximo train LunarLander-v3 --env-arg continuous=true --env-arg gravity=-5` passes arguments to the environment
 
 * `proximo train CartPole-v1 --from runs/NAME` starts from the policy of a run, with new schedules
 
 * `proximo train --config runs/NAME/config.yaml` repeats a run, to the bit
 
-`proximo envs` lists the environments, `proximo settings` everything that `--set` takes.
+`proximo envs` lists the environments, and `proximo settings` everything that `--set` accepts.
 """
 
 
 CHANGED = "--set changes them, `proximo settings` lists them, `proximo experiment` compares."
 
 
-@app.command(help=TRAIN_HELP)
+@app.command(cls=WithSettings, help=TRAIN_HELP)
 def train(
     env: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENV", help="An id such as CartPole-v1, gymnax/CartPole-v1 or envpool/Pong-v5.", show_default=False
+            metavar="ENV",
+            help="An id such as CartPole-v1, gymnax/CartPole-v1 or envpool/Pong-v5.",
+            show_default=False,
+            autocompletion=env_ids,
         ),
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Environment steps (train.total_timesteps).")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="The seed of every random stream.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Steps to train for (train.total_timesteps).")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed of every random stream.")] = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one under runs/ by default.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as YAML.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file with settings.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as ppo.gamma=0.98; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, such as ppo.gamma=0.98; repeatable.",
+            autocompletion=assigned_settings,
+        ),
     ] = None,
     env_arguments: EnvArguments = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from)."),
+        typer.Option(
+            "--from", metavar="RUN|FILE", help="Start from a saved policy (train.start_from).", autocompletion=run_names
+        ),
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Take only the parts of it that fit (train.start_partial).")
+        bool, typer.Option("--partial", help="With --from: load only the layers that fit (train.start_partial).")
     ] = False,
     preset: Preset = None,
     no_preset: NoPreset = False,
@@ -95,7 +110,7 @@ def train(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     which = chosen_preset(preset, no_preset)
     named = {"env.id": env, "train.total_timesteps": steps, "seed": seed, "track.video": video or None}
     named |= {"train.start_from": start, "train.start_partial": partial or None}
@@ -110,7 +125,7 @@ def train(
     held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
     begin(coordinator, process, processes, (given | flags).get("train.shards", 1))
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.presets import remarks, without_preset
     from proximo.train.preset import fitting_preset
     from proximo.train.trainer import PPOTrainer
@@ -120,51 +135,55 @@ def train(
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
     quiet = quiet or bool(process)
     with folder_of(process, out_dir) as folder:
-        trainer = PPOTrainer(config=resolved, out=folder, console=Console() if quiet else Display(verbose))
+        trainer = PPOTrainer(config=resolved, out=folder, console=make_console(0 if process else loudness))
         if unfit or (not isinstance(which, str) and not tuned and config is None):
             said.append(without_preset(trainer.config, CHANGED, unfit))
         for sentence in () if quiet else said:
-            out.print(f"[dim]{safe(sentence)}[/dim]")
-        run_to_end(trainer, process)
+            say(out, safe(sentence), "dim")
+        run_to_end(trainer, quiet, process)
 
 
-def run_to_end(trainer: Any, process: int | None = None) -> None:
+def run_to_end(trainer: Any, quiet: bool, process: int | None = None) -> None:
+    """Train, and say what can be done next with the run."""
     trainer.tracked = not process
     with lost_peers(process):
         trainer.train()
+    if not quiet:
+        command = "evaluate" if trainer.interrupted_by is None else "resume"
+        out.print(f"[bold]{'next':<12}[/bold]proximo {command} {safe(shlex.quote(shown(trainer.path)))}")
     if trainer.interrupted_by is not None:
         raise typer.Exit(128 + trainer.interrupted_by)
 
 
 RESUME_HELP = """Continue RUN where it stopped: after Ctrl-C, a crash or a power cut.
 
-Everything continues: schedules, counters, random streams, statistics, `metrics.jsonl`. With an environment written in
-JAX the result is the same, to the bit, as if the run had never stopped; so it is with others whose state can be
-restored (docs/gymnasium.md). Where it cannot, new episodes begin, and `result.json` says so.
+Everything continues: schedules, counters, random streams, statistics, `metrics.jsonl`. With environments written in
+JAX, and with others whose state can be restored (docs/gymnasium.md), the result is the same, to the bit, as if the run
+had never stopped. With the rest, new episodes begin, and `result.json` says so.
 
 Examples:
 
 * `proximo resume runs/NAME`
 
-* `proximo resume runs/NAME --steps 100_000` trains 100,000 more steps from there, also if the run was complete
+* `proximo resume runs/NAME --steps 100_000` trains 100,000 more steps from there, even if the run was complete
 
-* `proximo resume runs/NAME --steps 100_000 --restart-schedules` does so with a learning rate that begins again
+* `proximo resume runs/NAME --steps 100_000 --restart-schedules` also restarts the learning rate's schedule
 """
 
 
 @app.command(help=RESUME_HELP)
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    run: Run,
     steps: Annotated[
         str | None,
-        typer.Option(metavar="MORE", help="Train this many more steps, instead of to the end that the run was given."),
+        typer.Option(metavar="MORE", help="Train this many more steps instead of to the run's original end."),
     ] = None,
     restart_schedules: Annotated[
         bool,
-        typer.Option("--restart-schedules", help="With --steps: learning rate and other schedules begin again."),
+        typer.Option("--restart-schedules", help="With --steps: restart the learning rate and other schedules."),
     ] = False,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="MLflow's address, with user and password if it needs them.")
+        str | None, typer.Option(metavar="URI", help="MLflow's address, including user and password if needed.")
     ] = None,
     trust: Trust = False,
     processes: Processes = None,
@@ -173,20 +192,20 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    check_loudness(quiet, verbose)
+    loudness = check_loudness(quiet, verbose)
     from proximo.run_dir.read import find_run
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
     shards = settings.from_file(path / CONFIG).get("train.shards", 1) if (path / CONFIG).is_file() else 1
     begin(coordinator, process, processes, shards)
-    from proximo.display.console import Console, Display
+    from proximo.display.console import make_console
     from proximo.train.peers import told_by_all
     from proximo.train.trainer import PPOTrainer
     from proximo.train.trust import check_trust
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
-    console = Console() if quiet or process else Display(verbose)
+    console = make_console(0 if process else loudness)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
     with folder_of(process, None, path) as folder:
         if process:
@@ -194,45 +213,44 @@ def resume(
         if process is not None:
             told_by_all([0], shards)  # all have read the run before the first one changes it
         trainer = PPOTrainer.resume(folder, console=console, trust=trust or bool(process), **wishes)
-        run_to_end(trainer, process)
+        run_to_end(trainer, quiet or bool(process), process)
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.
 
-RUN is a run directory, or its name under runs/. Episodes are played with
-environments and random streams that training has not used.
+Episodes are played in environments and with random streams that training has not used.
 
 Examples:
 
 * `proximo evaluate runs/NAME` plays 100 episodes with the final policy, which always takes its most likely action
 
 * `proximo evaluate runs/NAME --checkpoint best --actions both --seed 7` plays 100 with its most likely actions, and 100
-with drawn ones
+with sampled ones
 
 * `proximo evaluate runs/NAME --video` also records an episode as RUN/videos/final.mp4 and .gif
 """
 
 
-ACTIONS = {"deterministic": "always the most likely action", "stochastic": "actions drawn from the policy"}
+ACTIONS = {"deterministic": "always the most likely action", "stochastic": "actions sampled from the policy"}
 
 
 @app.command(help=EVALUATE_HELP)
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    run: Run,
     episodes: Annotated[str, typer.Option(metavar="N", help="Episodes to play.")] = "100",
-    seed: Annotated[str | None, typer.Option(metavar="N", help="The seed; the run's own by default.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="The seed; by default the run's own.")] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="best|final|last|STEP",
-            help="Which policy; by default the final one, or the last while there is none.",
+            help="Which policy; by default the final one, or the last checkpoint if there is none yet.",
         ),
     ] = None,
     actions: Annotated[
         str | None,
         typer.Option(
             metavar="deterministic|stochastic|both",
-            help="The most likely actions, drawn ones, or each; by default as the run was evaluated (eval.actions).",
+            help="Most likely actions, sampled ones, or both in turn; by default as in the run (eval.actions).",
         ),
     ] = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="The same as --actions stochastic.")] = False,
@@ -267,12 +285,12 @@ def evaluate(
         notices: list[str] = []
         limit = config.eval.max_steps
         if video:
-            status.update("filming one episode")
+            status.update("recording one episode")
             given = (source, agents, config.env, used, kinds[0] == LIKELY, limit)
             videos, notices = render_video(path / "videos" / which, *given)
         summaries: dict[str, dict[str, Any]] = {}
         for kind in kinds:
-            how = (config.env, used, config.track.success_return, kind == LIKELY, limit)
+            how = (config.env, used, config.track.success_return, kind == LIKELY, limit, config.track.info)
             evaluator = make_evaluator(source, Learners(agents.policies), num_episodes, *how)
 
             def tell(evaluator: Any = evaluator, kind: str = kind) -> bool:
@@ -290,7 +308,7 @@ def evaluate(
         found = (Returns.of(summaries[LIKELY]), Returns.of(summaries[DRAWN]))
         notices += difference_in_words(*found, str(path))
     for notice in notices:
-        messages.print(safe(notice), style="dim")
+        say(messages, safe(notice), "dim")
     if as_json:
         about = {"run": str(path), "checkpoint": which, "env": config.env.id, "seed": used}
         about |= {"deterministic": kinds[0] == LIKELY, "actions": chosen}

@@ -17,12 +17,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from proximo.config import Config
-from proximo.display.printing import make_rich, safe
+from proximo.display.notebook import NotebookArea
+from proximo.display.printing import make_rich, safe, say
+from proximo.errors import UserError, quoted
 from proximo.run_dir.files import shown
 
 Record = dict[str, Any]
 PLAIN_SECONDS = 2.0
 SPARKS, BARS = 40, "▁▂▃▄▅▆▇█"
+NOTHING, PROGRESS, STATISTICS = range(3)
+"""What `verbose` means."""
 
 
 class Console:
@@ -32,6 +36,9 @@ class Console:
     """Whether each update is shown by itself, so that updates must be made one by one."""
 
     def start(self, config: Config, path: Path) -> None: ...
+
+    def phase(self, what: str, how_far: str = "") -> None:
+        """What is being done now, until the next phase or `show`. It may be called many times in a second."""
 
     def note(self, sentence: str) -> None: ...
 
@@ -50,95 +57,149 @@ class Console:
 
 
 class Messages(Console):
-    """Says in a line each what a user should know, and shows no progress: for Python."""
+    """Says in a line each what a user should know, and shows no progress: for scripts that nobody watches."""
 
     def note(self, sentence: str) -> None:
-        make_rich(stderr=True).print(f"[dim]{safe(sentence)}[/dim]")
+        say(make_rich(stderr=True), safe(sentence), "dim")
+
+
+def make_console(verbose: bool | int | None = None) -> Console:
+    """What shows a run: nothing (0), its progress (1), or a block of statistics after every update (2, or True). By
+    default progress where somebody watches, in a terminal or a notebook; elsewhere only what a user should know."""
+    if verbose is None:
+        rich = make_rich()
+        return Display(rich=rich) if rich.is_terminal or rich.is_jupyter else Messages()
+    level = STATISTICS * verbose if isinstance(verbose, bool) else verbose
+    if level not in (NOTHING, PROGRESS, STATISTICS):
+        raise UserError(
+            f"verbose must be 0 (nothing), 1 (progress) or 2 (statistics after every update), not {quoted(verbose)}."
+        )
+    return Console() if level == NOTHING else Display(level == STATISTICS)
 
 
 class Display(Console):
-    """A live block with progress, returns, rate and losses; plain lines where there is no terminal; a table at the
-    end. With `verbose`, the whole block of statistics after every update."""
+    """A live block with progress, returns, rate and losses, in a terminal or a notebook; plain lines where there is
+    neither; a summary at the end. With `verbose`, the whole block of statistics after every update."""
 
     def __init__(self, verbose: bool = False, rich: RichConsole | None = None):
         self.rich = rich or make_rich()
         self.verbose = self.each_update = verbose
-        self._live: Live | None = None
+        self._area: Live | NotebookArea | None = None
+        self._spinner, self._doing = Spinner("dots"), ""
+        self._record: Record | None = None
         self._returns: list[float] = []
+        self._phases: set[str] = set()
         self._printed = float("-inf")
 
     def start(self, config: Config, path: Path) -> None:
         self._config = config
-        goal = config.stop.target_reward
+        asked, end, goal = config.train.total_timesteps, last_step(config), config.stop.target_reward
+        whole = f" ({asked:,} in whole updates of {config.frames_per_batch:,})" if end > asked else ""
         aim = f", until an evaluation confirms an average return of {goal:g}" if goal is not None else ""
-        self.rich.print(
-            f"Training [bold]{safe(config.env.id)}[/bold] for up to {config.train.total_timesteps:,} steps{aim}; "
-            f"seed {config.seed}, {config.env.num_envs} environments."
+        say(
+            self.rich,
+            f"Training on [bold]{safe(config.env.id)}[/bold] for up to {end:,} steps{whole}{aim}; "
+            f"seed {config.seed}, {config.env.num_envs} environments.",
         )
         self.rich.print(f"[dim]{safe(shown(path))}[/dim]")
 
     def __enter__(self) -> Console:
-        if self.rich.is_terminal and not self.verbose:
-            waiting = Spinner("dots", "starting the environments and compiling")
-            self._live = Live(waiting, console=self.rich, transient=True, refresh_per_second=8)
-            self._live.start()
+        self._record, self._returns = None, []
+        self._phases.clear()
+        self._doing = "starting"
+        if self.rich.is_jupyter and not self.verbose:
+            self._area = NotebookArea(self._picture)
+        elif self.rich.is_terminal and not self.verbose:
+            drawn = self._picture
+            self._area = Live(console=self.rich, get_renderable=drawn, transient=True, refresh_per_second=8)
+        if self._area:
+            self._area.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
+        if self._area:
+            self._area.stop()
+            self._area = None
+
+    def phase(self, what: str, how_far: str = "") -> None:
+        self._doing = f"{what}: {how_far}" if how_far else what
+        if self._area is None and what not in self._phases:
+            self._phases.add(what)
+            self.rich.print(f"[dim]{what}[/dim]")
+        self._redraw()
 
     def note(self, sentence: str) -> None:
-        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+        say(self.rich, safe(sentence), "dim")
 
     warn = note
 
     def show(self, records: list[Record]) -> None:
+        if not records:
+            return
         self._returns += [
             record["recent/return_mean"] for record in records if record["recent/return_mean"] is not None
         ]
+        self._returns, self._record = thinned(self._returns), records[-1]
+        self._doing = ""
+        self._redraw()
         if self.verbose:
             for record in records:
                 self.rich.print(log_block(record, self._config), markup=False)
-        elif records and self._live:
-            self._returns = thinned(self._returns)
-            self._live.update(live_block(records[-1], self._returns, self._config))
-        elif records and time.monotonic() - self._printed >= PLAIN_SECONDS:
+        elif self._area is None and time.monotonic() - self._printed >= PLAIN_SECONDS:
             self._printed = time.monotonic()
             self.rich.print(progress_line(records[-1], self._config))
 
     def finish(self, result: Record, path: Path) -> None:
-        reason = result["stop_reason"]
-        verdicts = {
-            "converged": "[green]Solved[/green]: the average return reached the goal, and an evaluation confirmed it.",
-            "callback": "A callback ended the run.",
-            "interrupted": "[yellow]Interrupted[/yellow]: what was trained so far is saved.",
-            "failed": "[red]The run failed[/red]; what was trained before is saved.",
-        }
-        verdict = spent(result, self._config) if reason == "budget" else verdicts[reason]
-        played = result["final_eval"]
-        table = Table(show_header=False, box=None, pad_edge=False)
-        rows = [
-            ("steps", f"{result['total_steps']:,} in {result['updates']:,} updates, {result['episodes']:,} episodes"),
-            ("return", f"{number(result['final_return'])} on average at the end, best {number(result['best_return'])}"),
-            ("time", f"{result['wall_seconds']:.1f} s; {result['steps_per_second']:,.0f} steps/s while training"),
-            ("saved in", safe(shown(path))),
-        ]
-        if played:
-            mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
-            cut = f", {played['episodes_cut']} of them cut (eval.max_steps)" if played["episodes_cut"] else ""
-            rows.insert(2, ("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes{cut}"))
-        for kind, title in (("deterministic", "most likely"), ("stochastic", "drawn")):
-            if played and f"{kind}/return_mean" in played:
-                mean, std = (number(played[f"{kind}/return_{name}"]) for name in ("mean", "std"))
-                rows.insert(3, ("", f"{mean} ± {std} with {title} actions (eval.actions=both)"))
-        if played and "win_rate" in played:
-            won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
-            rows.insert(3, ("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
-        for name, text in rows:
-            table.add_row(f"[bold]{name}[/bold]", text)
-        self.rich.print(verdict + unconfirmed(result))
-        self.rich.print(table)
+        say(self.rich, verdict(result, self._config) + unconfirmed(result))
+        for name, text in summary(result, path):
+            self.rich.print(f"[bold]{name:<12}[/bold]{text}")
+
+    def _redraw(self) -> None:
+        if isinstance(self._area, NotebookArea):  # in a terminal, a thread does that
+            self._area.refresh()
+
+    def _picture(self) -> RenderableType:
+        record, doing = self._record, self._doing
+        parts: list[RenderableType] = [] if record is None else [live_block(record, self._returns, self._config)]
+        if doing:
+            self._spinner.update(text=doing)
+            parts.append(self._spinner)
+        return Group(*parts)
+
+
+def verdict(result: Record, config: Config) -> str:
+    """Why a run has ended."""
+    reasons = {
+        "converged": "[green]Solved[/green]: the average return reached the goal, and an evaluation confirmed it.",
+        "callback": "A callback ended the run.",
+        "interrupted": "[yellow]Interrupted[/yellow]: what was trained so far is saved.",
+        "failed": "[red]The run failed[/red]; what was trained before is saved.",
+    }
+    reason = result["stop_reason"]
+    return spent(result, config) if reason == "budget" else reasons[reason]
+
+
+def summary(result: Record, path: Path) -> list[tuple[str, str]]:
+    """What is to be known of a run that has ended, by name."""
+    rows = [
+        ("steps", f"{result['total_steps']:,} in {result['updates']:,} updates, {result['episodes']:,} episodes"),
+        ("return", f"{number(result['final_return'])} on average at the end, best {number(result['best_return'])}"),
+    ]
+    played = result["final_eval"] or {}
+    if played:
+        mean, std, least, most = (number(played[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
+        cut = f", {played['episodes_cut']} of them cut (eval.max_steps)" if played["episodes_cut"] else ""
+        stopped = "; interrupted, so short episodes count too much" if "interrupted" in played else ""
+        rows.append(("evaluation", f"{mean} ± {std} ({least} to {most}), {played['episodes']} episodes{cut}{stopped}"))
+    if "win_rate" in played:
+        won, first, pool = (f"{100 * played[f'win_rate{part}']:.0f} %" for part in ("", "_first", "_pool"))
+        rows.append(("wins", f"{won}: {first} against the first policy, {pool} against earlier ones"))
+    for kind, title in (("stochastic", "sampled"), ("deterministic", "most likely")):
+        if f"{kind}/return_mean" in played:
+            mean, std = (number(played[f"{kind}/return_{name}"]) for name in ("mean", "std"))
+            rows.append(("", f"{mean} ± {std} with {title} actions (eval.actions=both)"))
+    rows.append(("time", f"{result['wall_seconds']:.1f} s; {result['steps_per_second']:,.0f} steps/s while training"))
+    return [*rows, ("saved in", safe(shown(path)))]
 
 
 def spent(result: Record, config: Config) -> str:
@@ -177,12 +238,42 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600}:{seconds % 3600 // 60:02} h"
 
 
+def last_step(config: Config) -> int:
+    """The step that a run with these settings can come to: budgets are rounded up to whole updates."""
+    return config.num_updates * config.frames_per_batch
+
+
 def progress_line(record: Record, config: Config) -> str:
     """Steps, return, rate and time left, in one line."""
-    rate, total = record["time/steps_per_second"], config.train.total_timesteps
-    left = duration(max(total - record["step"], 0) / rate)
-    steps, returned = f"{record['step']:,} / {total:,} steps", number(record["recent/return_mean"])
-    return f"{steps}   return {returned}   {rate:,.0f} steps/s   {left} left"
+    rate, left = record["time/steps_per_second"], duration(seconds_left(record, config))
+    returned = number(record["recent/return_mean"])
+    return f"{counted(record, config)}   return {returned}   {rate:,.0f} steps/s   {left} left"
+
+
+def counted(record: Record, config: Config) -> str:
+    """The steps so far and, where they are limited, the episodes; never more than there can be."""
+    end, most = last_step(config), config.train.max_episodes
+    steps = f"{min(record['step'], end):,} / {end:,} steps"
+    return steps if most is None else f"{steps}, {min(record['episode'], most):,} / {most:,} episodes"
+
+
+def shares(record: Record, config: Config) -> list[float]:
+    """The part of each budget that is spent, from 0 to 1: steps, episodes, seconds."""
+    train = config.train
+    pairs = [(record["step"], last_step(config)), (record["episode"], train.max_episodes)]
+    pairs.append((record["time/elapsed"], train.max_seconds))
+    return [min(spent / most, 1.0) for spent, most in pairs if most is not None]
+
+
+def seconds_left(record: Record, config: Config) -> float:
+    """Until the first of the budgets is spent, at the speed so far."""
+    train, training = config.train, record["step"] / record["time/steps_per_second"]
+    left = [(last_step(config) - record["step"]) / record["time/steps_per_second"]]
+    if train.max_episodes is not None and record["episode"]:
+        left.append((train.max_episodes - record["episode"]) * training / record["episode"])
+    if train.max_seconds is not None:
+        left.append(train.max_seconds - record["time/elapsed"])
+    return max(min(left), 0.0)
 
 
 def thinned(values: list[float]) -> list[float]:
@@ -203,11 +294,13 @@ def sparkline(values: list[float]) -> str:
 
 def live_block(record: Record, returns: list[float], config: Config) -> RenderableType:
     """What is to be seen of a run at a glance."""
-    total, rate = config.train.total_timesteps, record["time/steps_per_second"]
+    rate, left = record["time/steps_per_second"], duration(seconds_left(record, config))
     head = Table.grid(padding=(0, 2))
-    left = duration(max(total - record["step"], 0) / rate)
-    bar = ProgressBar(total=total, completed=min(record["step"], total), width=SPARKS)
-    head.add_row(bar, f"{record['step']:,} / {total:,} steps", f"[bold]{left}[/bold] left")
+    head.add_column(max_width=SPARKS)  # narrower where the rest needs the room
+    head.add_column(no_wrap=True)
+    head.add_column(no_wrap=True)
+    bar = ProgressBar(total=1.0, completed=max(shares(record, config)))
+    head.add_row(bar, counted(record, config), f"[bold]{left}[/bold] left")
     rows = Table.grid(padding=(0, 2))
     goal = config.stop.target_reward
     aim = f" of {goal:g}" if goal is not None and config.stop.on == "training" else ""

@@ -97,6 +97,7 @@ FAMILIES = {
     family.prefix: family
     for family in (
         Family("", "gymnasium", "proximo.envs.host.gymnasium", "Gymnasium's, and every package that registers there"),
+        Family("vector", "gymnasium", "proximo.envs.host.vector", "many at once: registered vector environments"),
         Family("gymnax", "gymnax", "proximo.envs.compiled.gymnax", "classic control, MinAtar, bsuite and more, in JAX"),
         Family("jumanji", "jumanji", "proximo.envs.compiled.jumanji", "puzzles, packing, routing; in JAX", "jumanji"),
         Family("brax", "brax", "proximo.envs.compiled.brax", "rigid bodies, in JAX", "brax"),
@@ -106,6 +107,8 @@ FAMILIES = {
     )
 }
 
+VECTOR, ZOO = "vector", "pettingzoo"
+"""The families whose factories are known by what they make, and whose ids may name modules of the user's."""
 
 ENTRY_POINTS = "proximo.envs"
 """The group of entry points by which other packages bring families: a prefix, and the adapter's module."""
@@ -131,14 +134,17 @@ def make(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> Jax
     """The environment that `env` means: an id such as `CartPole-v1`, an environment object, or a factory.
 
     `kwargs` are what it is made with, and `wrappers` what is put around it. An object is made already, and takes no
-    arguments; of factories, those of Gymnasium's and PettingZoo's environments take them.
+    arguments; of factories, those of Gymnasium's and PettingZoo's environments take them. A factory with a parameter
+    `num_envs` makes vector environments.
     """
     from proximo.envs.api import HostSource, JaxEnv, JaxTeamEnv
 
     if isinstance(env, str):
         return _by_id(env, kwargs or {}, wrappers)
     if _is_factory(env):
-        return _wrapped(FAMILIES[""], WithKwargs(env, **kwargs) if kwargs else env, wrappers)
+        factory = WithKwargs(env, **kwargs) if kwargs else env
+        of_vectors = FAMILIES[VECTOR].module().accepts(factory)
+        return _wrapped(FAMILIES[VECTOR if of_vectors else ""], factory, wrappers)
     if kwargs:
         raise UserError(
             f"This {type(env).__name__} is made already, and takes no env.kwargs={quoted(dict(kwargs))}; hand in a "
@@ -164,8 +170,8 @@ def make(env: Any, kwargs: Kwargs | None = None, wrappers: Wrappers = ()) -> Jax
         return env
     raise UserError(
         f"env must be an id such as CartPole-v1, an environment of Gymnasium, PettingZoo, gymnax, Jumanji or Brax, a "
-        f"factory of Gymnasium's or PettingZoo's, or an object with spec, reset(key) and step(key, state, action); "
-        f"not {type(env).__name__}."
+        f"vector environment, a factory of Gymnasium's, PettingZoo's or vector environments, or an object with spec, "
+        f"reset(key) and step(key, state, action); not {type(env).__name__}."
     )
 
 
@@ -185,9 +191,9 @@ def named_modules(env: EnvConfig, handed_in: bool = False, even_imported: bool =
 
 def _modules_of_id(env_id: str) -> list[str]:
     prefix, slash, name = env_id.partition("/")
-    zoo = FAMILIES["pettingzoo"]
     if slash and prefix in families():
-        return zoo.module().named_modules(name) if prefix == zoo.prefix and zoo.installed else []
+        naming = prefix in (VECTOR, ZOO) and FAMILIES[prefix].installed
+        return FAMILIES[prefix].module().named_modules(name) if naming else []
     module, colon, _ = env_id.partition(":")
     return [module] if colon else []
 
@@ -198,16 +204,17 @@ def _is_factory(env: Any) -> bool:
 
 
 def _wrapped(family: Family, env: Any, wrappers: Wrappers) -> JaxEnv | HostSource:
-    """A source from `env`. What a factory makes shows only when it is called: then another family may know it."""
+    """A source from `env`. What most factories make shows only when it is called: then another family may know it."""
     wrap = family.module().wrap
     try:
         source: JaxEnv | HostSource = wrap(env, **check_taken(wrap, _named(env), {}, wrappers))
         return source
     except OtherKind as other:
-        zoo = FAMILIES["pettingzoo"]
-        if zoo.package in sys.modules and zoo.module().accepts(other.made):
-            other_source: JaxEnv | HostSource = zoo.module().wrap(env, wrappers=wrappers)
-            return other_source
+        for prefix in (VECTOR, ZOO):
+            family = FAMILIES[prefix]
+            if family.package in sys.modules and family.module().accepts(other.made):
+                other_source: JaxEnv | HostSource = family.module().wrap(env, wrappers=wrappers)
+                return other_source
         raise
 
 

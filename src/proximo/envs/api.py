@@ -7,9 +7,10 @@ agents that share a policy. Nothing downstream asks what kind of environment mad
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 import jax
@@ -95,6 +96,9 @@ class Timestep(Struct):
     """What only critics see, or None."""
     final_critic_state: PyTree[Shaped[AnyArray, "E ..."]] = None
     """What the step led to, as `final_obs`."""
+    info: Float[AnyArray, "*T E I"] | None = None
+    """The entries of the environment's info that are tracked (`track.info`), of the step that was taken: NaN where one
+    was not there. None where nothing is tracked."""
 
 
 class Transition(Struct):
@@ -103,7 +107,8 @@ class Transition(Struct):
     `action_mask` is true for allowed actions, or None. `success` is whether a finished episode succeeded,
     or None where the environment does not say. `critic_state` is what only the critic sees (`spec.critic_state_space`).
     `final_obs` and `final_critic_state` are only set by an environment that resets itself: the true last ones, while
-    `obs` already belongs to the next episode.
+    `obs` already belongs to the next episode. `info` are numbers by name, of which `track.info` names those that are
+    reported.
     """
 
     obs: PyTree
@@ -115,6 +120,7 @@ class Transition(Struct):
     final_obs: PyTree = None
     critic_state: PyTree = None
     final_critic_state: PyTree = None
+    info: Mapping[str, Any] | None = None
 
 
 @runtime_checkable
@@ -154,7 +160,7 @@ class TeamTransition(Struct):
     An agent takes part while it is `alive`; one that dies is terminated or truncated in that step, and one that joins
     becomes alive. `acts` says whose next action counts (in games with turns); None: of all who are alive. An episode
     is `over` when the environment is to be reset; None: when nobody is alive. `critic_state` is what a central critic
-    may see.
+    may see. `info` are numbers by name, as in `Transition`; of one that each agent has, the mean counts.
     """
 
     obs: dict[str, PyTree]
@@ -167,6 +173,7 @@ class TeamTransition(Struct):
     action_mask: dict[str, PyTree] | None = None
     critic_state: PyTree = None
     success: Any = None
+    info: Mapping[str, Any] | None = None
 
 
 @runtime_checkable
@@ -193,6 +200,10 @@ class CompiledEnv(Protocol):
 
     spec: EnvSpec
     num_envs: int
+    info: tuple[str, ...]
+    """Entries of infos that are reported with each step."""
+    info_names: list[str]
+    """All that infos have."""
 
     def reset(self, key: jax.Array, task: PyTree = None) -> tuple[PyTree, Timestep]: ...
 
@@ -219,6 +230,11 @@ class HostEnv(Protocol):
     parts: tuple[Part, ...]
     notices: list[str]
     """What the user should know, in sentences; whoever shows them takes them away."""
+
+    @property
+    def info_names(self) -> list[str]:
+        """What the infos of ended episodes had, where some of it is tracked (`spec.info`)."""
+        ...
 
     def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
         """All environments at the start of an episode; environment i is seeded `seed + i`. The `options` go to the
@@ -250,6 +266,18 @@ class HostSource(Protocol):
     def open_envs(self, num_envs: int, env: EnvConfig) -> HostEnv:
         """`num_envs` environments, run as `env` says."""
         ...
+
+
+Source = TypeVar("Source", bound=HostSource)
+
+
+def with_info(source: Source, names: tuple[str, ...]) -> Source:
+    """`source`, whose environments report these entries of their info."""
+    if not names:
+        return source
+    other = copy.copy(source)
+    other.spec = replace(source.spec, info=names)
+    return other
 
 
 @runtime_checkable

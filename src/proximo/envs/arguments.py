@@ -49,7 +49,7 @@ def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
         try:
             env = make(env, **given)
         except Exception as error:
-            raise UserError(f"{_with(name, given)} cannot be put around the environment: {in_words(error)}.") from None
+            raise UserError(f"{_with(name, given)} cannot wrap the environment: {in_words(error)}.") from None
     return env
 
 
@@ -69,7 +69,11 @@ def wrapper_module(name: str) -> tuple[str, str]:
 def is_known(name: str) -> bool:
     """Whether this is a wrapper of Gymnasium's that does nothing but wrap: `RecordVideo` writes to where it is told."""
     module, path = wrapper_module(name)
-    return module == "gymnasium.wrappers" and re.fullmatch(r"[A-Z]\w*", path) is not None and path != "RecordVideo"
+    return (
+        module in ("gymnasium.wrappers", "gymnasium.wrappers.vector")
+        and re.fullmatch(r"[A-Z]\w*", path) is not None
+        and path != "RecordVideo"
+    )
 
 
 def find_wrapper(name: str) -> Callable[..., Any]:
@@ -87,9 +91,9 @@ def find_wrapper(name: str) -> Callable[..., Any]:
         except AttributeError:
             near = difflib.get_close_matches(part, dir(found), 1, 0.6)
             hint = f"; did you mean {near[0]}?" if near else "."
-            raise UserError(f"env.wrappers names {name}, and {module} has no {part}{hint}") from None
+            raise UserError(f"env.wrappers names {name}, but {module} has no {part}{hint}") from None
     if not callable(found):
-        raise UserError(f"env.wrappers names {name}, which is no wrapper but a {type(found).__name__}.")
+        raise UserError(f"env.wrappers names {name}, which is a {type(found).__name__}, not a wrapper.")
     wrapper: Callable[..., Any] = found
     return wrapper
 

@@ -16,8 +16,12 @@ from proximo.envs import families
 ENTRY_POINTS = "gymnasium.envs"
 """The group of entry points by which packages told earlier versions of Gymnasium what to import."""
 NEEDS_GYMNASIUM = re.compile(r"^Requires-Dist:\s*gymnasium(?![\w.-])", re.MULTILINE | re.IGNORECASE)
-ID = r"[\w:./-]+-v\d+"
-REGISTERED = re.compile(rf"(?:\bid\s*=\s*|\bregister\(\s*)[\"']({ID})[\"']")
+ID = r"[\w:./-]+"
+REGISTERED = re.compile(rf"(?:\bid\s*=\s*[\"']({ID}-v\d+)|\bregister\(\s*(?:id\s*=\s*)?[\"']({ID}))[\"']")
+TEMPLATE = re.compile(r"[\"']([\w:./-]*\{[\w:./{}-]*-v\d+)[\"']")
+"""An id that is put together, as in `f"Panda{task}-v3"`."""
+GAPS = re.compile(r"(\{[^{}]*\})+")
+VERSION = re.compile(r"-v\d+$")
 MOST_FILES, LARGEST_FILE = 1000, 2**20
 NO_PLUGINS = {"ale_py", "minigrid", "proximo", "stable_baselines3"}
 """Packages whose environments are known without a module before them, or that bring none."""
@@ -25,18 +29,16 @@ NO_PLUGINS = {"ale_py", "minigrid", "proximo", "stable_baselines3"}
 
 @cache
 def plugins() -> dict[str, list[str]]:
-    """The modules to import, and the ids that they register as far as their source says so plainly; without families,
-    which have a place of their own."""
+    """The modules to import, and the ids that they register as far as their source says so plainly, with a … for what
+    is filled in; without families, which have a place of their own."""
     known = _known()
-    found: dict[str, list[str]] = {}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        found.setdefault(entry.value.partition(":")[0].removesuffix(".__init__").strip(), [])
-    declared = set(found)
+    declared = [entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    modules = {value.partition(":")[0].removesuffix(".__init__").strip() for value in declared}
+    found: dict[str, list[str]] = {module: [i for ids in _ids(module).values() for i in ids] for module in modules}
     for package in _dependents():
-        if package not in {module.partition(".")[0] for module in declared}:
-            found.setdefault(package, [])
-    chosen = {module: _ids(module) for module in sorted(found) if module.partition(".")[0] not in known}
-    return {module: ids for module, ids in chosen.items() if ids or module in declared}
+        if package not in {module.partition(".")[0] for module in modules}:
+            found |= _ids(package)
+    return {module: found[module] for module in sorted(found) if module.partition(".")[0] not in known}
 
 
 def find_module(env_id: str) -> str | None:
@@ -46,9 +48,24 @@ def find_module(env_id: str) -> str | None:
         if env_id in ids:
             return module
     for package in (package for package in _dependents() if package not in _known()):
-        if any("register(" in text and quoted.search(text) for text in _texts(package, "*.py")):
+        if any("register(" in text and quoted.search(text) for _, text in _texts(package, "*.py")):
             return package
     return None
+
+
+def find_like(env_id: str) -> str | None:
+    """The module of an installed package whose source registers an id that is put together and could be this, or that
+    differs in its version."""
+    for module, ids in plugins().items():
+        if any(_could_be(VERSION.sub("", registered), VERSION.sub("", env_id)) for registered in ids):
+            return module
+    return None
+
+
+def _could_be(registered: str, name: str) -> bool:
+    """Whether a name fits a registered one, in which … stands for anything; a few letters must be said."""
+    parts = registered.split("…")
+    return max(map(len, parts)) > 2 and re.fullmatch(".*".join(map(re.escape, parts)), name) is not None
 
 
 def _known() -> set[str]:
@@ -72,22 +89,36 @@ def _top_names(dist: Any) -> set[str]:
     return names or {(dist.name or "").replace("-", "_")}
 
 
-def _ids(module: str) -> list[str]:
-    """What the files in which packages register say: ids in quotes."""
-    found: dict[str, None] = {}
-    for text in _texts(module, "__init__.py"):
-        if "gymnasium" in text or "gym" in text:
-            found |= dict.fromkeys(REGISTERED.findall(text))
-    return list(found)
+def _ids(module: str) -> dict[str, list[str]]:
+    """What the files in which packages register say, by the module to import: ids in quotes."""
+    found: dict[str, dict[str, None]] = {}
+    for name, text in (files := dict(_texts(module, "__init__.py"))).items():
+        if "register(" in text and "gym" in text:
+            ids = [plain or called for plain, called in REGISTERED.findall(text)]
+            ids += [GAPS.sub("…", template) for template in TEMPLATE.findall(text)]
+            found.setdefault(_importing(name, files), {}).update(dict.fromkeys(ids))
+    return {name: list(ids) for name, ids in found.items()}
 
 
-def _texts(module: str, pattern: str) -> Iterator[str]:
-    """The source files of a module's package that match."""
+def _importing(name: str, files: dict[str, str]) -> str:
+    """The outermost package with which `name` is imported, as far as the lines with `import` say so."""
+    outer = name
+    while outer := outer.rpartition(".")[0]:
+        if re.search(rf"^\s*(from|import)\b.*\b{name.rpartition('.')[2]}\b", files.get(outer, ""), re.MULTILINE):
+            return _importing(outer, files)
+    return name
+
+
+def _texts(module: str, pattern: str) -> Iterator[tuple[str, str]]:
+    """The source files of a module's package that match: the names of their packages, or modules, and what they say."""
+    package = module.partition(".")[0]
     try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return
     for place in (spec and spec.submodule_search_locations) or []:
         for number, file in enumerate(sorted(Path(place).rglob(pattern))):
             if number < MOST_FILES and file.stat().st_size < LARGEST_FILE:
-                yield file.read_text(encoding="utf-8", errors="replace")
+                inner = file.relative_to(place).with_suffix("").parts
+                name = ".".join([package, *inner]).removesuffix(".__init__")
+                yield name, file.read_text(encoding="utf-8", errors="replace")

@@ -27,6 +27,8 @@ class EnvSpec:
     """Of what its critic may see besides, in training: the `critic_state`."""
     team: Groups | None = None
     """The groups of its agents, where there are many."""
+    info: tuple[str, ...] = ()
+    """Entries of its info that are reported with each step (host environments, see `with_info`)."""
 
     @cached_property
     def groups(self) -> Groups:

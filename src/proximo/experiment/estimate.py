@@ -9,7 +9,8 @@ from pathlib import Path
 
 from proximo.config import CheckpointConfig, Config, EvalConfig, StopConfig, TrainConfig
 from proximo.experiment.plan import Plan
-from proximo.experiment.runner import available_cores, shape_of
+from proximo.fleet.cores import available_cores
+from proximo.fleet.local import shape_of
 from proximo.train.trainer import PPOTrainer
 
 SECONDS = 1.0

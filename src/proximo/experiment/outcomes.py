@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proximo.run_dir.directory import CONFIG, METRICS
+from proximo.run_dir.directory import CONFIG, ERROR, METRICS
 from proximo.run_dir.read import UNREADABLE, RunStatus, finite, read_rows, read_status
 
 MAX_POINTS = 400
 """Of a curve: a picture has no room for more."""
 MISSING, DAMAGED = "missing", "damaged"
-ERROR = "error.txt"
-"""In the folder of a run: what ended the last attempt."""
 
 
 class Curve(NamedTuple):
@@ -47,6 +45,9 @@ class Outcome:
     wall_seconds: float | None = None
     steps_per_second: float | None = None
     curve: Curve = NOTHING
+    own_metrics: dict[str, float] = field(default_factory=dict)
+    """What is tracked of infos (`info/NAME`, `info_mean/NAME`), of the final evaluation; and the last that callbacks
+    returned (`callback/NAME`)."""
 
     @property
     def counts(self) -> bool:
@@ -62,6 +63,7 @@ def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, se
             return replace(damaged, state="failed" if (path / ERROR).is_file() else MISSING)
         status = read_status(path)
         result = status.result or {}
+        rows = read_rows(path, MAX_POINTS, MAX_POINTS)
         return replace(
             damaged,
             state=status.state,
@@ -69,17 +71,24 @@ def read_outcome(path: Path, trial: str, overrides: dict[str, Any], env: str, se
             steps=status.steps,
             wall_seconds=finite(result.get("wall_seconds")),
             steps_per_second=finite(result.get("steps_per_second")),
-            curve=_curve(read_rows(path, MAX_POINTS, MAX_POINTS), status),
+            curve=_curve(rows, status),
+            own_metrics=_own_metrics(rows, result.get("final_eval") or {}),
         )
     except UNREADABLE:
         return damaged
+
+
+def _own_metrics(rows: list[dict[str, Any]], played: dict[str, Any]) -> dict[str, float]:
+    told = [(name, value) for name, value in played.items() if name.startswith(("info/", "info_mean/"))]
+    told += [(name, value) for row in rows for name, value in row.items() if name.startswith("callback/")]
+    return {name: known for name, value in told if (known := finite(value)) is not None}
 
 
 def _curve(rows: list[dict[str, Any]], status: RunStatus) -> Curve:
     recent = _known((row["step"], row.get("recent/return_mean")) for row in rows)
     played = _known((row["step"], row.get("eval/return_mean")) for row in rows)
     final = finite(((status.result or {}).get("final_eval") or {}).get("return_mean"))
-    if final is not None:
+    if final is not None and status.state == "complete":
         played[float(status.steps)] = final
     return Curve(tuple(recent), tuple(recent.values()), tuple(played), tuple(played.values()))
 

@@ -14,19 +14,21 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from proximo.display.console import duration, number
-from proximo.display.printing import make_rich, safe
+from proximo.display.console import duration, last_step, number
+from proximo.display.printing import make_rich, safe, say
 from proximo.errors import printable
 from proximo.experiment.plan import Plan, PlannedRun
 from proximo.experiment.tables import comparison_table
+from proximo.fleet.jobs import Ended
 from proximo.run_dir.files import shown
+from proximo.run_dir.read import Row
 
 WIDTH = 40
 STYLES = {"failed": "red", "interrupted": "yellow"}
 
 
 class Progress:
-    """Says nothing, but warns of what fails. Its methods are called from several threads."""
+    """Says nothing, but warns of what fails."""
 
     signal: int | None = None
     """What interrupted the experiment."""
@@ -35,11 +37,13 @@ class Progress:
 
     def began(self, run: PlannedRun) -> None: ...
 
-    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None: ...
+    def advanced(self, run: PlannedRun, row: Row) -> None: ...
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
-        if message["end"] == "failed":
-            warnings.warn(printable(f"{run.folder} failed: {message['sentence']}"), stacklevel=1)
+    def noted(self, run: PlannedRun, sentence: str) -> None: ...
+
+    def ended(self, run: PlannedRun, how: Ended) -> None:
+        if how.end == "failed":
+            warnings.warn(printable(f"{run.folder} failed: {how.sentence}"), stacklevel=1)
 
     def note(self, sentence: str) -> None: ...
 
@@ -52,6 +56,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+def make_progress() -> Progress:
+    """What shows an experiment that Python runs: a table in a terminal, lines in a notebook, else only what fails."""
+    rich = make_rich()
+    return ProgressDisplay(rich) if rich.is_terminal or rich.is_jupyter else Progress()
 
 
 class ProgressDisplay(Progress):
@@ -88,26 +98,25 @@ class ProgressDisplay(Progress):
     def began(self, run: PlannedRun) -> None:
         self._show(run, 0, None)
 
-    def tell(self, run: PlannedRun, message: dict[str, Any]) -> None:
-        if "note" in message:
-            key = re.sub(r"\d[\d.,]*", "#", message["note"])  # that another takes 9 us and not 8 is no news
-            self.note(f"{run.folder.removeprefix('runs/')}: {message['note']}", key)
-        else:
-            self._show(run, message["step"], message["returned"])
+    def advanced(self, run: PlannedRun, row: Row) -> None:
+        self._show(run, row["step"], row.get("recent/return_mean"))
 
-    def ended(self, run: PlannedRun, message: dict[str, Any]) -> None:
+    def noted(self, run: PlannedRun, sentence: str) -> None:
+        key = re.sub(r"\d[\d.,]*", "#", sentence)  # that another takes 9 us and not 8 is no news
+        self.note(f"{run.folder.removeprefix('runs/')}: {sentence}", key)
+
+    def ended(self, run: PlannedRun, how: Ended) -> None:
         with self._lock:
             self._at.pop(run.folder, None)
             self._done_steps += run.config.train.total_timesteps
             self._ended += 1
-        end = message["end"]
-        style = STYLES.get(end, "")
-        name, why = safe(run.folder.removeprefix("runs/")), safe(message.get("sentence", ""))
-        if end == "failed":
+        style = STYLES.get(how.end, "")
+        name, why = safe(run.folder.removeprefix("runs/")), safe(how.sentence)
+        if how.end == "failed":
             self.rich.print(f"[{style}]failed[/{style}] {name}: {why}")
         elif not self._live:
-            took = f" in {duration(message['seconds'])}" if "seconds" in message else ""
-            self.rich.print(f"{self._ended} of {len(self._missing)}  {name}: {end}{took}")
+            took = "" if how.seconds is None else f" in {duration(how.seconds)}"
+            self.rich.print(f"{self._ended} of {len(self._missing)}  {name}: {how.end}{took}")
         self._refresh()
 
     def note(self, sentence: str, key: str | None = None) -> None:
@@ -115,7 +124,7 @@ class ProgressDisplay(Progress):
             if (key or sentence) in self._said:
                 return
             self._said.add(key or sentence)
-        self.rich.print(f"[dim]{safe(sentence)}[/dim]")
+        say(self.rich, safe(sentence), "dim")
 
     def warn(self, sentence: str) -> None:
         self.note(sentence)
@@ -147,7 +156,7 @@ class ProgressDisplay(Progress):
         bar = ProgressBar(total=self._total, completed=done, width=WIDTH)
         table.add_row(bar, f"{self._ended} of {len(self._missing)} runs", f"[bold]{left}[/bold] left")
         for run, step, returned in running:
-            total = run.config.train.total_timesteps
-            steps = f"{step:,} / {total:,} steps" if step else "starting"
+            total = last_step(run.config)
+            steps = f"{min(step, total):,} / {total:,} steps" if step else "starting"
             table.add_row(f"[dim]{safe(run.folder.removeprefix('runs/'))}[/dim]", steps, f"return {number(returned)}")
         return table

@@ -54,6 +54,7 @@ def page(summary: Record, pictures: Mapping[str, str]) -> str:
     title = escape(summary["title"])
     sections = [
         ("scores", "Final scores", _scores(summary, pictures)),
+        ("own", "Own metrics", _own_metrics(summary)),
         ("curves", "Learning curves", _curves(summary, pictures)),
         ("pairs", "Probability of improvement", _pairs(summary, pictures)),
         ("profile", "Performance profile", _profile(summary, pictures)),
@@ -145,14 +146,40 @@ def _scores(summary: Record, pictures: Mapping[str, str]) -> str:
             if score is None:
                 rows.append([*first, _n("0"), _n("no score"), *[_n("")] * 6])
                 continue
-            spread = [_n("–" if (v := score[name]) is None else readable(v, score["max"])) for name in SPREAD]
-            ends = score["note"] if score["low"] is None else _range(score)
-            rows.append([*first, _n(score["n"]), _n(readable(score["iqm"], score["max"])), _n(ends), *spread])
-    head = ["trial", "environment", "#runs", "#IQM", "#95 % interval", *(f"#{name}" for name in SPREAD)]
+            rows.append([*first, *_spread(score)])
+    head = ["trial", "environment", *SPREAD_HEAD]
     return "".join(parts) + (_table(head, rows) if any(parts) else "<p>No run has a score yet.</p>")
 
 
 SPREAD = ("mean", "median", "std", "min", "max")
+
+
+def _own_metrics(summary: Record) -> str:
+    """Metric by metric, so that trials stand below each other."""
+    told = [(trial["name"], one) for trial in summary["trials"] for one in trial["own_metrics"]]
+    if not told:
+        return ""
+    rows: list[Sequence[Cell]] = []
+    for place in dict.fromkeys((one["name"], one["environment"]) for _, one in told):
+        for trial, one in told:
+            if (one["name"], one["environment"]) == place:
+                rows.append([*place, trial, *_spread(one)])
+    head = ["metric", "environment", "trial", *SPREAD_HEAD]
+    words = (
+        "Numbers of the environments' infos (track.info), of the episodes of final evaluations: info is the value at "
+        "the end of an episode, info_mean the mean over its steps. And the last numbers that callbacks returned."
+    )
+    return f"<p>{words}</p>{_table(head, rows)}"
+
+
+def _spread(score: Record) -> list[Cell]:
+    """The numbers of one trial in one environment."""
+    spread = [_n("–" if (v := score[name]) is None else readable(v, score["max"])) for name in SPREAD]
+    ends = score["note"] if score["low"] is None else _range(score)
+    return [_n(score["n"]), _n(readable(score["iqm"], score["max"])), _n(ends), *spread]
+
+
+SPREAD_HEAD = ("#runs", "#IQM", "#95 % interval", *(f"#{name}" for name in SPREAD))
 
 
 def _curves(summary: Record, pictures: Mapping[str, str]) -> str:

@@ -51,6 +51,14 @@ class Comparison:
                 found[env] = known
         return found
 
+    def own_metrics(self, trial: str) -> dict[tuple[str, str], list[float]]:
+        """Those of its runs that count, by environment and name; each as far as runs have it."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for run in self.runs(trial):
+            for name, value in run.own_metrics.items() if run.counts else ():
+                found.setdefault((run.env, name), []).append(value)
+        return found
+
     @property
     def scale(self) -> dict[str, tuple[float, float]]:
         """The lowest and the highest score of all runs that count, of each environment."""
@@ -99,16 +107,18 @@ def summarize(found: Comparison, out: Path) -> Record:
 
 
 def as_csv(summary: Record) -> str:
-    """A row for each run; the settings that trials change have a column each."""
+    """A row for each run; own metrics, and the settings that trials change, have a column each."""
     overrides = {trial["name"]: trial["overrides"] for trial in summary["trials"]}
     names = list(dict.fromkeys(name for changed in overrides.values() for name in changed))
     file = io.StringIO()
     columns = ["trial", "env", "seed", "state", "counts", "score", "steps", "wall_seconds", "steps_per_second", "path"]
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*columns, *names])
+    told = list(dict.fromkeys(name for run in summary["runs"] for name in run["own_metrics"]))
+    writer.writerow([*columns, *told, *names])
     for run, timing in zip(summary["runs"], summary["timing"]["runs"], strict=True):
         changed, row = overrides[run["trial"]], run | timing
-        writer.writerow([_cell(row[name]) for name in columns] + [_cell(changed.get(name)) for name in names])
+        numbers = [_cell(row[name]) for name in columns] + [run["own_metrics"].get(name) for name in told]
+        writer.writerow(numbers + [_cell(changed.get(name)) for name in names])
     return file.getvalue()
 
 
@@ -127,6 +137,10 @@ def _trial(found: Comparison, name: str) -> Record:
         "counted": sum(run.counts for run in runs),
         "scores": {env: _score({env: part}) | st.describe(part) for env, part in scores.items()},
         "overall": None if scaled is None else _score(scaled),
+        "own_metrics": [
+            {"environment": env, "name": metric} | _score({env: values}) | st.describe(values)
+            for (env, metric), values in found.own_metrics(name).items()
+        ],
     }
 
 
@@ -157,7 +171,8 @@ def _pair(found: Comparison, first: str, second: str) -> Record:
 
 def _run(run: Outcome, out: Path) -> Record:
     about = {"trial": run.trial, "env": run.env, "seed": run.seed, "state": run.state, "counts": run.counts}
-    return about | {"score": run.score, "steps": run.steps, "path": link(run.path, out)}
+    numbers = {"score": run.score, "own_metrics": run.own_metrics, "steps": run.steps}
+    return about | numbers | {"path": link(run.path, out)}
 
 
 def _timing(runs: Sequence[Outcome]) -> Record:

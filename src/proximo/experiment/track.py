@@ -13,6 +13,7 @@ from typing import Any
 
 from proximo.credentials import redacted
 from proximo.experiment.plan import Plan, PlannedRun
+from proximo.metric_names import key_name
 from proximo.run_dir.files import LARGEST_PLAN, read_mapping, to_json, write_atomically
 from proximo.run_dir.read import is_complete
 from proximo.tracking.facts import safe_name
@@ -149,6 +150,8 @@ def numbers(summary: dict[str, Any], trial: str) -> dict[str, float]:
             for env, score in scores.items():
                 named = {f"{safe_name(env)}/{name}": score[name] for name in ("iqm", "low", "high")}
                 found |= {name: float(value) for name, value in named.items() if value is not None}
+            for told in one.get("own_metrics", []):
+                found[key_name(f"{safe_name(told['environment'])}/{told['name']}")] = told["iqm"]
     return found
 
 

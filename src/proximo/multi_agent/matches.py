@@ -58,7 +58,7 @@ class Matches:
     def _won(self, train: Trained, theirs: Any, side: int, stop: Callable[[], bool]) -> float | None:
         """The share that one side wins of its games."""
         played = self._evaluator({"side": self._sides[side], "ours": actors(train.groups), "theirs": theirs}, stop)
-        if played is None:
+        if played is None or not played.complete:
             return None
         means = [played.by_agent[:, flags].mean(-1) for flags in self._sides]
         own = means.pop(side)

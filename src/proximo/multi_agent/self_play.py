@@ -46,7 +46,7 @@ class SelfPlay(Learners):
         """Environments with opponents; the first ones."""
         if not self.num_opposed:
             raise UserError(
-                f"agents.selfplay={agents.selfplay} of {num_envs} environments is none; raise it, or env.num_envs."
+                f"agents.selfplay={agents.selfplay} of {num_envs} environments is less than one; raise one of the two."
             )
         self.learns = np.ones((num_envs, len(groups.agents)), bool)
         each = list(self.sides.values())

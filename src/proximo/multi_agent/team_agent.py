@@ -14,6 +14,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from proximo.config import Config
 from proximo.envs.groups import Group, Groups
 from proximo.errors import UserError
+from proximo.hints import AGENT_METHODS, HintsAtNames
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents, agents_from_tensors
 from proximo.policy.custom_networks import own_parts
@@ -22,7 +23,7 @@ from proximo.spaces import mask_shape, space_key, to_mask
 from proximo.types import PyTree
 
 
-class TeamAgent(Agents):
+class TeamAgent(Agents, HintsAtNames):
     """Acts for all agents of an environment.
 
         team = TeamAgent.load("runs/.../models")
@@ -31,6 +32,8 @@ class TeamAgent(Agents):
     Each group of agents is a `PPOAgent`, in `groups`, and is saved as one: `final_actor.wolf.safetensors`; where all
     share one policy, as `final_actor.safetensors`.
     """
+
+    _others = AGENT_METHODS
 
     @property
     def public(self) -> TeamAgent:

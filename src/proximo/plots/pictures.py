@@ -45,10 +45,17 @@ class RunData(NamedTuple):
             if "eval/episodes" in row
         }
         final = self.result.get("final_eval")
-        if final:
+        if final and "interrupted" not in final:
             found[self.result["total_steps"]] = [final.get(f"{name}_{part}") for part in ("mean", "low", "high")]
         numbers = np.array([[step, *map(_number, played)] for step, played in found.items()], np.float64)
         return numbers[np.isfinite(numbers[:, 1])].T if len(numbers) else np.zeros((4, 0))
+
+    def played(self, name: str) -> np.ndarray:
+        """[2, n] step and `name` of each evaluation, the final one included."""
+        found = {row["step"]: row.get(f"eval/{name}") for row in self.rows if "eval/episodes" in row}
+        if final := self.result.get("final_eval"):
+            found[self.result["total_steps"]] = final.get(name)
+        return np.array([[*found], [*map(_number, found.values())]], np.float64)
 
 
 def learning_curve(run: RunData) -> Figure | None:
@@ -162,6 +169,30 @@ def actions(run: RunData) -> Figure | None:
     return figure
 
 
+def own_metrics(run: RunData) -> Figure | None:
+    """What is tracked of infos: at the end of episodes, over their steps, in evaluations; and what callbacks return."""
+    told = [(name, run.column(f"info/{name}")) for name in run.config.track.info]
+    returned = dict.fromkeys(name for row in run.rows for name in row if name.startswith("callback/"))
+    told += [(name, run.column(name)) for name in returned]
+    told = [(name, values) for name, values in told if any_number(values)][:MAX_TERMS]
+    if not told:
+        return None
+    figure, panels = over_steps(run, "Own metrics", [d.LOW * 1.3] * len(told))
+    for axes, (name, values) in zip(panels, told, strict=True):
+        title = d.escaped(name.removeprefix("callback/"))
+        if name in returned:
+            known = np.isfinite(values)
+            d.series(axes, run.steps[known], values[known], d.GREEN)
+            d.heading(axes, f"{title} (callback)")
+            continue
+        d.trend(axes, run.steps, values, d.BLUE, "at the end of episodes")
+        d.trend(axes, run.steps, run.column(f"info_mean/{name}"), d.SKY, "mean over their steps")
+        step, mean = run.played(f"info/{name}")
+        axes.plot(step, mean, "D", color=d.VERMILION, markersize=5, zorder=3, label="evaluations, at the end")
+        d.heading(axes, title, legend=True)
+    return figure
+
+
 def final_episode(run: RunData) -> Figure | None:
     trace = run.trace
     if not trace or not trace["length"]:
@@ -196,6 +227,7 @@ PICTURES = {
     "value_fit": value_fit,
     "actions": actions,
     "episode_lengths": episode_lengths,
+    "own_metrics": own_metrics,
     "final_episode": final_episode,
 }
 

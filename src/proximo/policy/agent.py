@@ -18,6 +18,7 @@ from proximo._version import __version__
 from proximo.compile import cached, jit, key_of, prepare_backend
 from proximo.config import Config
 from proximo.errors import UserError
+from proximo.hints import AGENT_METHODS, HintsAtNames
 from proximo.policy.custom_networks import Own, as_own, own_parts
 from proximo.policy.normalize import RunningStats, initial_stats
 from proximo.policy.policy import ALL, Policy, part_of, shared_policy
@@ -42,7 +43,7 @@ OWN_DISTRIBUTION = (
 )
 
 
-class PPOAgent:
+class PPOAgent(HintsAtNames):
     """Acts on observations and says what they are worth.
 
         agent = PPOAgent.load("runs/.../models/final_actor.safetensors")
@@ -54,6 +55,8 @@ class PPOAgent:
     A new one is made for a pair of spaces, or, for vectors and discrete actions, for two sizes:
     `PPOAgent(observation_dim=4, action_dim=2)`.
     """
+
+    _others = AGENT_METHODS
 
     def __init__(
         self,
@@ -344,7 +347,7 @@ def _sized(
         )
     for name, size in (("observation_dim", seen), ("action_dim", done)):
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise UserError(f"{name} must be a whole number from 1 on, not {size!r}.")
+            raise UserError(f"{name} must be a whole number of at least 1, not {size!r}.")
     return spaces.Box(-np.inf, np.inf, (int(seen),), np.float32), spaces.Discrete(int(done))
 
 

@@ -81,7 +81,7 @@ def check_params(params: PyTree) -> None:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise UserError(
                 f"The parameter {name} of your network is {leaf.dtype}, and parameters are learnt: they must be "
-                f"floating point numbers. What is not learnt belongs into `apply` itself, as a constant."
+                f"floating point numbers. What is not learnt belongs in `apply` itself, as a constant."
             )
 
 

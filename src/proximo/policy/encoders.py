@@ -87,7 +87,7 @@ class CNN(nn.Module):
         large = min(height, width) >= SMALLEST_NATURE
         if self.kind == "nature" and not large:
             raise UserError(
-                f"network.cnn=nature reads images from {SMALLEST_NATURE} x {SMALLEST_NATURE} on, and one here is "
+                f"network.cnn=nature needs images of at least {SMALLEST_NATURE} x {SMALLEST_NATURE}, and one here is "
                 f"{height} x {width}; use auto, small or impala."
             )
         layers = NATURE if large and self.kind != "small" else layers_for(min(height, width))

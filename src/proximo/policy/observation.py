@@ -70,6 +70,17 @@ class ObservationAdapter:
         vector = jnp.concatenate(vectors, axis=-1) if vectors else jnp.zeros((batch, 0), jnp.float32)
         return Features(vector, tuple(images), jnp.concatenate(codes, axis=-1) if codes else None, num_codes)
 
+    def measurements(self) -> list[tuple[Path, tuple[int, ...], slice]]:
+        """Of each entry that holds nothing but measurements: its path, its shape, and where it stands in the vector."""
+        found, start = [], 0
+        for path, leaf in self._leaves:
+            if not _is_image(leaf) and not self._coded(leaf):
+                measured = _continuous(leaf)
+                if measured.size and measured.all():
+                    found.append((path, leaf.shape or (), slice(start, start + measured.size)))
+                start += measured.size
+        return found
+
     def _coded(self, leaf: spaces.Space[Any]) -> TypeGuard[spaces.Discrete[Any] | spaces.MultiDiscrete]:
         return self._embed and isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 

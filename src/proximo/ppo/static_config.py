@@ -37,7 +37,7 @@ def split_static(config: Config) -> tuple[Config, DynamicConfig]:
         network=config.network,
         normalize=config.normalize,
         train=train,
-        track=TrackConfig(success_return=config.track.success_return),
+        track=TrackConfig(success_return=config.track.success_return, info=config.track.info),
     )
     return merge(static, {section: dict.fromkeys(names, 0.0) for section, names in dynamic.items()}), dynamic
 

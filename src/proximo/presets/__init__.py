@@ -35,12 +35,17 @@ def choose_preset(which: bool | str, env_id: str) -> Values:
     """The values to start from: the environment's own (True), none (False), or those that have a name."""
     if not isinstance(which, str):
         return find_preset(env_id) if which else {}
-    names = {path.stem: path for path in FOLDER.glob("*.yaml")}
+    names = preset_names()
     if which not in names:
         near = difflib.get_close_matches(which, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(sorted(names))}."
+        hint = f"did you mean {near[0]}?" if near else f"the named presets are {', '.join(names)}."
         raise UserError(f"There is no preset {which}; {hint}")
-    return from_file(names[which])
+    return from_file(FOLDER / f"{which}.yaml")
+
+
+def preset_names() -> list[str]:
+    """Those that are for every environment."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def find_preset(env_id: str) -> Values:
@@ -69,7 +74,7 @@ def remarks(title: str, tuned: Values, given: Values, leave_out: str) -> list[st
     said = []
     if tuned:
         values = ", ".join(f"{path}={value}" for path, value in tuned.items())
-        said.append(f"Preset for {title} ({leave_out} leaves it out): {values}")
+        said.append(f"Preset for {title} ({leave_out} trains without it): {values}")
     steps = "train.total_timesteps"
     if given.get("train.max_episodes") is not None and steps in tuned.keys() - given.keys():
         said.append(
@@ -87,8 +92,8 @@ def without_preset(config: Config, how: str, why: str | None = None) -> str:
         why = f"The preset for {env_id} is left out" if find_preset(env_id) else f"{env_id} has no preset"
     standard = [name for name in ("observations", "rewards") if getattr(config.normalize, name)]
     taken = (
-        f"{config.env.num_envs} x {ppo.rollout_length} steps an update, {ppo.epochs_per_update} epochs of minibatches "
+        f"{config.env.num_envs} x {ppo.rollout_length} steps per update, {ppo.epochs_per_update} epochs of minibatches "
         f"of {ppo.minibatch_size}, learning rate {ppo.learning_rate:g} ({ppo.learning_rate_schedule}), "
         f"entropy bonus {ppo.entropy_coef:g}, {' and '.join(standard) or 'nothing'} standardised"
     )
-    return f"{why.rstrip('.')}: it is trained with the defaults ({taken}). {how}"
+    return f"{why.rstrip('.')}, so the defaults are used ({taken}). {how}"

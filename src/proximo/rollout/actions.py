@@ -70,14 +70,14 @@ def difference_in_words(likely: Returns, drawn: Returns, run: str, trained: bool
     if surely_larger(drawn, likely):
         where = " in training" if trained else ""
         return [
-            f"The policy returns {likely.mean:.4g} with its most likely actions, and {drawn.mean:.4g} with drawn ones"
-            f"{where}. Use it with drawn ones: agent.act(obs, deterministic=False), `proximo evaluate {run} --actions "
-            f"stochastic`. eval.actions=stochastic chooses the best policy by them; both evaluates both."
+            f"The policy returns {likely.mean:.4g} with its most likely actions, and {drawn.mean:.4g} with sampled ones"
+            f"{where}. Use it with sampled ones: agent.act(obs, deterministic=False), `proximo evaluate {run} "
+            f"--actions stochastic`. eval.actions=stochastic chooses the best policy by them; both evaluates both."
         ]
     if not trained and surely_larger(likely, drawn):
         return [
-            f"The policy returns {likely.mean:.4g} with its most likely actions, and {drawn.mean:.4g} with drawn ones. "
-            f"Use it with the most likely ones, as agent.act(obs) does."
+            f"The policy returns {likely.mean:.4g} with its most likely actions, and {drawn.mean:.4g} with sampled "
+            f"ones. Use it with the most likely ones, as agent.act(obs) does."
         ]
     return []
 

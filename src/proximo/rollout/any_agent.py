@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from proximo.compile import jit
 from proximo.config import EnvConfig
-from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, LaneStep, Timestep
+from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, LaneStep, Timestep, with_info
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.errors import UserError
-from proximo.rollout.episodes import Running, any_member, count_episodes
+from proximo.rollout.episodes import Running, any_member, count_episodes, no_info
 from proximo.rollout.evaluate import Cuts, Evaluator, Played, QuotaEvaluator, step_limit
 from proximo.seeding import EVALUATION_OFFSET, evaluation_key
-from proximo.spaces import Path, build, pick, shown
+from proximo.spaces import Path, build, pick, shown, stacked
 from proximo.types import PyTree
 
 Act = Callable[[PyTree, PyTree], Any]
@@ -30,7 +30,13 @@ Act = Callable[[PyTree, PyTree], Any]
 
 
 def any_agent_evaluator(
-    source: JaxEnv | HostSource, agent: Any, episodes: int, seed: int, deterministic: bool, max_steps: int
+    source: JaxEnv | HostSource,
+    agent: Any,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    max_steps: int,
+    info: tuple[str, ...] = (),
 ) -> Evaluator:
     """The evaluator of an agent that need not be one of Proximo's. It plays one episode after the other, since it may
     remember what it saw."""
@@ -38,8 +44,8 @@ def any_agent_evaluator(
     limit = step_limit(source, env, max_steps)
     cuts = Cuts(None if source.spec.max_steps else limit)
     env = replace(env, max_steps_per_episode=limit)
-    play = AnyPlay(source, asked(agent, deterministic), getattr(agent, "reset", None), env, seed)
-    return QuotaEvaluator(play, np.array([episodes]), source.spec.groups, cuts)
+    play = AnyPlay(source, asked(agent, deterministic), getattr(agent, "reset", None), env, seed, info)
+    return QuotaEvaluator(play, np.array([episodes]), source.spec.groups, cuts, info)
 
 
 def asked(agent: Any, deterministic: bool) -> Act:
@@ -81,21 +87,25 @@ class AnyPlay:
         forget: Callable[[], Any] | None,
         env: EnvConfig,
         seed: int,
+        info: tuple[str, ...] = (),
     ):
         self.notices: list[str] = []
+        self._info = info
         self._groups = source.spec.groups
         self._act, self._forget = act, forget
         self._env: HostEnv | None = None
         if isinstance(source, HostSource):
-            self._env = source.open_envs(1, env)
-            self._steps = _host_steps(self._env, seed)
+            self._env = with_info(source, info).open_envs(1, env)
+            self._steps = host_steps(self._env, seed)
         else:
-            self._steps = _compiled_steps(VectorizedEnv(source, 1, env.max_steps_per_episode), seed)
+            vector = VectorizedEnv(source, 1, env.max_steps_per_episode, info=info)
+            self._steps = compiled_steps(jit(vector.reset), jit(vector.step), seed)
 
     def __call__(self, chosen: PyTree, stop: Callable[[Bool[NDArray[Any], "t E"]], bool]) -> Iterator[Played]:
         running: Running = (
             np.zeros(1, np.int64),
             {name: np.zeros((1, group.size)) for name, group in self._groups.items()},
+            no_info(1, len(self._info), np),
         )
         now = next(self._steps)
         self._begin()
@@ -116,17 +126,18 @@ class AnyPlay:
             self._forget()
 
 
-def _compiled_steps(env: VectorizedEnv, seed: int) -> Any:
-    """A generator that is sent actions, and gives what the environment then reports."""
-    key, step, number = evaluation_key(seed), jit(env.step), 0
-    state, now = jit(env.reset)(key)
+def compiled_steps(reset: Callable[..., Any], step: Callable[..., Any], seed: int) -> Any:
+    """A generator that is sent actions, and gives what a `CompiledEnv` with these methods then reports."""
+    key, number = evaluation_key(seed), 0
+    state, now = reset(key)
     while True:
         action = yield jax.tree.map(np.asarray, now)
         state, now = step(jax.random.fold_in(key, number), state, action)
         number += 1
 
 
-def _host_steps(env: HostEnv, seed: int) -> Any:
+def host_steps(env: HostEnv, seed: int) -> Any:
+    """The same of host environments, which are in one part."""
     now = env.reset(seed + EVALUATION_OFFSET)
     while True:
         env.notices.clear()
@@ -140,7 +151,7 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not groups.many:
         ((name, group),) = groups.items()
         obs, mask = _of(now.groups[name], 0)
-        return {name: _stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
+        return {name: stacked(group.action_space, [_member(group.action_space, act(obs, mask))])}
     seen, masks = {}, {}
     for name, group in groups.items():
         step = now.groups[name]
@@ -153,9 +164,9 @@ def decide(groups: Groups, now: Timestep, act: Act) -> dict[str, PyTree]:
     if not isinstance(actions, Mapping):
         raise UserError(f"For many agents, `act` gives a dictionary of actions by agent, not {type(actions).__name__}.")
     if lacking := [agent for agent in seen if agent not in actions]:
-        raise UserError(f"The actions lack that of {lacking[0]}, who is there and acts.")
+        raise UserError(f"There is no action for {lacking[0]}, which is present and acts.")
     return {
-        name: _stacked(
+        name: stacked(
             group.action_space,
             [
                 _member(group.action_space, actions[agent]) if agent in seen else _any(group.action_space)
@@ -188,7 +199,3 @@ def _member(space: spaces.Space[Any], action: Any) -> PyTree:
         raise UserError(f"The agent's action{shown(path)} is {action!r:.80}, which is not in {own}.")
 
     return build(space, leaf)
-
-
-def _stacked(space: spaces.Space[Any], actions: list[PyTree]) -> PyTree:
-    return build(space, lambda path, _: np.stack([pick(action, path) for action in actions]))

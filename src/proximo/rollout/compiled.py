@@ -14,7 +14,7 @@ from proximo.envs.api import CompiledEnv, Timestep
 from proximo.envs.keys import env_key
 from proximo.policy.behaviour import Behaviour, ByGroup, draw_actions
 from proximo.policy.recurrent import forget
-from proximo.rollout.episodes import SuccessReturn, count_episodes
+from proximo.rollout.episodes import SuccessReturn, count_episodes, no_info
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.types import CriticState, Episodes, Experience, Rollout, RunnerState
 from proximo.types import PyTree, Struct
@@ -60,6 +60,7 @@ class CompiledRunner:
             critic_state=first.critic_state,
             episode_length=jnp.zeros(num_envs, jnp.int32),
             episode_return={name: jnp.zeros((num_envs, size), jnp.float32) for name, size in sizes.items()},
+            episode_info=no_info(num_envs, len(self.env.info)),
         )
 
     def run(
@@ -93,8 +94,8 @@ class CompiledRunner:
         memory, outputs = self.behaviour.act(chosen, state.carry, state.obs, everywhere)
         action, taken = draw_actions(policies, outputs, state.action_mask, noise)
         env_state, moved = self.env.step(key, state.env, taken, state.task)
-        running = (state.episode_length, state.episode_return)
-        (length, returns), episodes = count_episodes(running, moved, success_return)
+        running = (state.episode_length, state.episode_return, state.episode_info)
+        (length, returns, told), episodes = count_episodes(running, moved, success_return)
         seen = {name: self._frames.following(name, state.obs[name], step, jnp) for name, step in moved.groups.items()}
         groups = {name: replace(step, final_obs=seen[name][1]) for name, step in moved.groups.items()}
         after = replace(
@@ -106,6 +107,7 @@ class CompiledRunner:
             critic_state=moved.critic_state,
             episode_length=length,
             episode_return=returns,
+            episode_info=told,
         )
         return StepView(state, action, taken, replace(moved, groups=groups), episodes, after)
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from proximo.compile import cached, compiled, jit, key_of, shapes
 from proximo.config import EnvConfig, EvalConfig
-from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv
+from proximo.envs.api import Groups, HostEnv, HostSource, JaxEnv, with_info
 from proximo.envs.compiled.vectorize import VectorizedEnv
 from proximo.policy.behaviour import Behaviour, draw_noise
 from proximo.policy.policies import Policies
 from proximo.rollout.compiled import CompiledRunner, StepView
-from proximo.rollout.episodes import Running, any_member, count_episodes
+from proximo.rollout.episodes import Running, any_member, count_episodes, info_metrics, no_info
 from proximo.rollout.host import HostRunner, after, outcomes
 from proximo.rollout.host_actor import packed
 from proximo.rollout.summary import Evaluation
@@ -47,8 +47,8 @@ class Evaluator(Protocol):
     """Episodes that the running call has finished: for `stop`, which is asked again and again."""
 
     def __call__(self, chosen: PyTree, stop: Callable[[], bool] = bool) -> Evaluation | None:
-        """Evaluate; what is `chosen` (see `Behaviour`) always gives the same result. None if `stop` became true on the
-        way."""
+        """Evaluate; what is `chosen` (see `Behaviour`) always gives the same result. If `stop` became true on the way,
+        the episodes that were finished, which is not `complete`; None if there were none."""
         ...
 
     def close(self) -> None: ...
@@ -63,9 +63,11 @@ def make_evaluator(
     success_return: float | None = None,
     deterministic: bool = True,
     max_steps: int = EvalConfig.max_steps,
+    info: tuple[str, ...] = (),
 ) -> Evaluator:
     """The evaluator for `episodes` episodes of an environment, of either kind. Actions are the most likely ones, or
-    drawn where `deterministic` is false; `success_return` is the setting of `track`, `max_steps` that of `eval`."""
+    drawn where `deterministic` is false; `success_return` and `info` are settings of `track`, `max_steps` is one of
+    `eval`."""
     limit = step_limit(source, env, max_steps)
     own = None if source.spec.max_steps or env.max_steps_per_episode else limit
     env = replace(env, max_steps_per_episode=limit)
@@ -74,11 +76,11 @@ def make_evaluator(
     quota = quotas(episodes, min(episodes, env.num_envs if host else MAX_ENVS))
     play: Play
     if isinstance(source, HostSource):
-        play = HostPlay(source, behaviour, len(quota), env, seed, key, success_return)
+        play = HostPlay(with_info(source, info), behaviour, len(quota), env, seed, key, success_return)
     else:
-        vector = VectorizedEnv(source, len(quota), limit)
+        vector = VectorizedEnv(source, len(quota), limit, info=info)
         play = CompiledPlay(CompiledRunner(vector, behaviour, env.frame_stack), seed, key, success_return)
-    return QuotaEvaluator(play, quota, source.spec.groups, Cuts(own))
+    return QuotaEvaluator(play, quota, source.spec.groups, Cuts(own), info)
 
 
 def step_limit(source: JaxEnv | HostSource, env: EnvConfig, max_steps: int) -> int | None:
@@ -137,13 +139,14 @@ class Play(Protocol):
 class QuotaEvaluator:
     """An `Evaluator`: plays until every environment has met its quota."""
 
-    def __init__(self, play: Play, quota: NDArray[Any], groups: Groups, cuts: Cuts):
+    def __init__(self, play: Play, quota: NDArray[Any], groups: Groups, cuts: Cuts, info: tuple[str, ...] = ()):
         self.quota = quota
         self.played = 0
         self.notices: list[str] = []
         self._play = play
         self._groups = groups
         self._cuts = cuts
+        self._info = info
 
     def __call__(self, chosen: PyTree, stop: Callable[[], bool] = bool) -> Evaluation | None:
         finished: list[list[Any]] = [[] for _ in self.quota]
@@ -168,8 +171,10 @@ class QuotaEvaluator:
             if (now == self.quota).all():
                 break
             if stop():
-                return None
+                break
         rows = [row for episodes, quota in zip(finished, self.quota, strict=True) for row in episodes[:quota]]
+        if not rows:
+            return None
         found = Played(*jax.tree.map(lambda *leaves: np.array(leaves), *rows))
         return self._evaluation(found)
 
@@ -182,6 +187,7 @@ class QuotaEvaluator:
         self.notices += self._play.notices + self._cuts.in_words(cut, len(episodes.length))
         self._play.notices.clear()
         each = np.concatenate([episodes.members[name] for name in self._groups], axis=-1).astype(np.float64)
+        told = [row for part in (episodes.info, episodes.info_mean) if part is not None for row in part.T]
         return Evaluation(
             returns=np.asarray(episodes.episode_return, np.float64),
             lengths=np.asarray(episodes.length, np.float64),
@@ -189,6 +195,8 @@ class QuotaEvaluator:
             cut=cut,
             agents=self._groups.by_name(each),
             by_agent=each,
+            complete=len(episodes.length) == int(self.quota.sum()),
+            info=dict(zip(info_metrics(self._info), told, strict=True)),
         )
 
 
@@ -291,6 +299,7 @@ class HostPlay:
         running: Running = (
             np.zeros(self._num_envs, np.int64),
             {name: np.zeros((self._num_envs, group.size)) for name, group in env.spec.groups.items()},
+            no_info(self._num_envs, len(env.spec.info), np),
         )
         while True:
             noise = self._noise(self._key, jnp.arange(first, first + HOST_STEPS, dtype=jnp.int32))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int8, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int8, Key, Shaped
 from numpy.typing import NDArray
 
 from proximo.compile import cached, key_of
@@ -22,7 +22,7 @@ from proximo.errors import EnvError
 from proximo.policy.behaviour import Behaviour
 from proximo.policy.policy import Policy
 from proximo.policy.recurrent import forget
-from proximo.rollout.episodes import Running, SuccessReturn, count_episodes
+from proximo.rollout.episodes import Running, SuccessReturn, count_episodes, lacks_info, no_info
 from proximo.rollout.frame_stack import FrameStack
 from proximo.rollout.host_actor import (
     aligned_zeros,
@@ -44,6 +44,7 @@ class HostRollout(Struct):
     critic_state: CriticState | None
     reset: Bool[AnyArray, "T E"]
     success: Int8[AnyArray, "T E"]
+    info: Float[AnyArray, "T E I"] | None
     action_mask: dict[str, PyTree[Bool[AnyArray, "_ ..."]]]
     """[L, ...] of what the policies see next, or None."""
     carry: dict[str, PyTree[Shaped[AnyArray, "_ ..."]]]
@@ -99,6 +100,7 @@ class HostRunner:
         self._carry: dict[str, PyTree] | None = None
         self._recurrent = [name for name, policy in behaviour.policies.items() if policy.recurrent]
         self._memory = jax.tree.structure(behaviour.policies.initial_carry("actor", 1))
+        self._unseen = list(env.spec.info)  # what is to be tracked, and was not there yet
 
     def start(self, seed: int) -> RunnerState:
         """All environments reset."""
@@ -119,6 +121,7 @@ class HostRunner:
             episode_return={
                 name: jnp.zeros((num_envs, group.size), jnp.float32) for name, group in self._groups.items()
             },
+            episode_info=no_info(num_envs, len(self.env.spec.info)),
         )
 
     def run(self, packed: list[jax.Array], start: RunnerState, noise: PyTree, stop: Callable[[], bool]) -> int:
@@ -156,6 +159,8 @@ class HostRunner:
         self.leave_out_voided()
         if self._looks_at_bounds:
             self._look_at_bounds(done)
+            if self._unseen:
+                self._look_for_info(done)
         self._carry = jax.tree.unflatten(self._memory, [jnp.concatenate(parts) for parts in zip(*carry, strict=True)])
         return done
 
@@ -181,6 +186,7 @@ class HostRunner:
             critic_state=critic_state,
             reset=self._reset,
             success=self._success,
+            info=self._info,
             action_mask=jax.tree.map(np.copy, at(self._masks, done)),
             carry=start.carry if self._carry is None else self._carry,
         )
@@ -241,6 +247,15 @@ class HostRunner:
             raise EnvError(sentence)
         self.env.notices.append(f"{sentence} It is used as it is; this is said once.")
 
+    def _look_for_info(self, done: int) -> None:
+        """Say it, once, where an episode has ended and something that is to be tracked was never there."""
+        assert self._info is not None
+        names = self.env.spec.info
+        self._unseen = [name for name in self._unseen if np.isnan(self._info[:done, :, names.index(name)]).all()]
+        if self._unseen and self._reset[:done, 0].any():  # it is the first environment that tells what there is
+            self.env.notices += lacks_info(self._unseen, self.env.info_names, self.env.spec.id)
+            self._unseen = []
+
     def _write_first(self, start: RunnerState) -> None:
         """Write down what is seen before the first step."""
         first = (self._obs, self._masks, self._critic_state)
@@ -299,6 +314,8 @@ class HostRunner:
         # On a CPU the actor reads the record itself: handing over an array at each step takes longer than that.
         self._whole = jax.tree.map(same_memory, (self._obs, self._masks)) if reads_record() else None
         self._success, self._reset = np.zeros((steps, num_envs), np.int8), np.zeros((steps, num_envs), bool)
+        names = len(self.env.spec.info)
+        self._info = np.full((steps, num_envs, names), np.nan, np.float32) if names else None
         types = {name: _action_types(policies[name], step.reward.shape[0]) for name, step in first.groups.items()}
         taken = {name: jax.eval_shape(policies[name].distribution.to_env, own) for name, own in types.items()}
         self._actions, self._taken = jax.tree.structure(types), jax.tree.structure(taken)
@@ -354,6 +371,7 @@ class HostRunner:
             reset=self._reset[t, envs],
             success=self._success[t, envs],
             critic_state=at(self._critic_state, (t + 1, envs)),
+            info=at(self._info, (t, envs)),
         )
         finals = (
             {name: step.final_obs for name, step in steps.items()},
@@ -380,10 +398,10 @@ def make_experience(
     def step(running: Running, now: Timestep) -> tuple[Running, Episodes]:
         return count_episodes(running, now, success_return)
 
-    running = (state.episode_length, state.episode_return)
+    running = (state.episode_length, state.episode_return, state.episode_info)
     counted = jax.tree.map(jnp.asarray, outcomes(played))
-    (length, returns), episodes = jax.lax.scan(step, running, counted, unroll=8)
-    following = replace(after(state, played), episode_length=length, episode_return=returns)
+    (length, returns, told), episodes = jax.lax.scan(step, running, counted, unroll=8)
+    following = replace(after(state, played), episode_length=length, episode_return=returns, episode_info=told)
     return following, Experience(played.groups, played.critic_state, episodes)
 
 
@@ -393,7 +411,7 @@ def outcomes(played: HostRollout) -> Timestep:
         name: LaneStep(None, None, own.reward, own.terminated, own.truncated, None, own.valid)
         for name, own in played.groups.items()
     }
-    return Timestep(steps, played.reset, played.success)
+    return Timestep(steps, played.reset, played.success, info=played.info)
 
 
 def after(state: RunnerState, played: HostRollout) -> RunnerState:
@@ -427,7 +445,7 @@ def _outcome(moved: Timestep, shown: bool) -> PyTree:
         )
         for step in moved.groups.values()
     ]
-    return each, moved.reset, moved.success, moved.critic_state
+    return each, moved.reset, moved.success, moved.critic_state, moved.info
 
 
 def _write(targets: list[NDArray[Any]], values: list[Any]) -> None:

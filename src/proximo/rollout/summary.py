@@ -28,16 +28,24 @@ class Evaluation:
     agents: dict[str, NDArray[Any]] = field(default_factory=dict)
     """With many agents: the returns of each agent and each group, by names such as `agent/wolf_0`."""
     by_agent: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 0)))  # [N, A] the returns of each agent
+    complete: bool = True
+    """Whether all episodes were played that were to be; of some, short ones are more than their share."""
+    info: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """What was tracked of infos, by the names of metrics; NaN where an episode had none."""
 
     def summary(self) -> dict[str, float | int | None]:
         """As `result.json` names them. `_low` and `_high` bound the mean's, or the rate's, 95 % interval; what is no
-        finite number is None."""
+        finite number is None. `interrupted` stands there only if not all episodes were played."""
         low, high = share_interval(int(self.successes.sum()), len(self.successes))
         success = {"success_rate": float(self.successes.mean()), "success_low": low, "success_high": high}
-        each = {f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()}
+        each: dict[str, float | None] = {
+            f"{name}/return_mean": float(returns.mean()) for name, returns in self.agents.items()
+        }
+        each |= {name: known_mean(values) for name, values in self.info.items()}
         numbers = described("return", self.returns) | described("length", self.lengths) | success | each
         finite = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
-        return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite}
+        marked = {} if self.complete else {"interrupted": True}
+        return {"episodes": len(self.returns), "episodes_cut": self.cut, **finite, **marked}
 
 
 def as_rewards(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -45,6 +53,12 @@ def as_rewards(summary: Mapping[str, Any]) -> dict[str, float]:
     names = {"avg_reward": "return_mean", "std_reward": "return_std", "min_reward": "return_min"}
     names |= {"max_reward": "return_max", "avg_length": "length_mean"}
     return {name: summary[ours] for name, ours in names.items()}
+
+
+def known_mean(values: NDArray[Any]) -> float | None:
+    """The mean of those that are known; None if none is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean(dtype=np.float64)) if len(known) else None
 
 
 def described(name: str, values: NDArray[Any]) -> dict[str, float | None]:

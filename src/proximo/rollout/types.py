@@ -64,6 +64,10 @@ class Episodes(Struct):
     """[T, E, K] the sums of each agent, by group."""
     score: Float[AnyArray, "*T E"] | None = None
     """With self-play: 1 won, 1/2 drawn, 0 lost; -1 without opponents."""
+    info: Float[AnyArray, "*T E I"] | None = None
+    """Of what is tracked of infos, the last value in the episode; NaN where there was none. None: nothing is."""
+    info_mean: Float[AnyArray, "*T E I"] | None = None
+    """And the mean over its steps, of those that had one."""
 
 
 class CriticState(Struct):
@@ -85,6 +89,16 @@ class Experience(Struct):
     episodes: Episodes
 
 
+class RunningInfo(Struct):
+    """What is tracked of infos (`track.info`), in the running episodes."""
+
+    last: Float[AnyArray, "E I"]
+    """NaN while there was none."""
+    total: Float[AnyArray, "E I"]
+    count: Int[AnyArray, "E I"]
+    """Steps that had one."""
+
+
 class RunnerState(Struct):
     """Where the environments stand between two rollouts."""
 
@@ -104,3 +118,5 @@ class RunnerState(Struct):
     """Steps in the running episode."""
     episode_return: dict[str, Float[AnyArray, "E _"]]
     """[E, K] rewards in the running episode."""
+    episode_info: RunningInfo | None = None
+    """What was tracked of infos in the running episode; None where nothing is."""

@@ -22,6 +22,8 @@ from proximo.run_dir.lock import take_lock
 
 RUNS = Path("runs")
 CONFIG, METRICS, RESULT = "config.yaml", "metrics.jsonl", "result.json"
+ERROR = "error.txt"
+"""Of a run in a fleet: what ended the last attempt."""
 READERS_SECONDS = 0.5
 """How long somebody who only looks whether the run is trained may hold its lock."""
 CHUNK = 2**20
@@ -56,6 +58,7 @@ class RunDirectory:
     _metrics: io.FileIO
     _end: int  # of the rows that are written
     _waiting: list[bytes]  # rows that are not
+    _last: bytes  # the last row that was
     num_rows: int
 
     def __init__(self, path: Path):
@@ -94,7 +97,42 @@ class RunDirectory:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end += len(text)
         self.num_rows += len(self._waiting)
+        self._last = self._waiting[-1] if self._waiting else self._last
         self._waiting = []
+
+    def splice(self, place: int, text: bytes) -> None:
+        """Have `text` stand from `place` on: rows that were written elsewhere. Those that are here already stay."""
+        self.check()
+        file = self._metrics.fileno()
+        if place > os.fstat(file).st_size:
+            raise OSError(errno.EINVAL, "rows before these are missing")
+        here = os.pread(file, len(text) + 1, place)
+        if here == text:
+            return
+        same = _common_prefix(here, text)
+        self._metrics.truncate(place + same)
+        if self._metrics.write(text[same:]) < len(text) - same:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file)
+
+    def amend(self, record: dict[str, Any]) -> None:
+        """Write the last row, which was appended here, once more with something added. It is written over: there is no
+        moment in which the row is not there."""
+        line = f"{to_json(record)}\n".encode()
+        if self._waiting:
+            self._waiting[-1] = line
+            self.append([])
+            return
+        self.check()
+        file = regular(self.path / METRICS, os.O_WRONLY)  # what appends can write nowhere else
+        start = self._end - len(self._last)
+        try:
+            if os.pwrite(file, line, start) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(file, start + len(line))
+        finally:
+            os.close(file)
+        self._end, self._last = start + len(line), line
 
     def sync(self) -> None:
         """Rows are on the disk itself when this returns: what is written next may count on them."""
@@ -117,7 +155,7 @@ class RunDirectory:
         self._metrics.close()
 
     def _take(self) -> None:
-        self._waiting, self._end, self.num_rows = [], 0, 0
+        self._waiting, self._last, self._end, self.num_rows = [], b"", 0, 0
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._metrics = io.FileIO(self.path / METRICS, "a+", opener=_own)
@@ -141,6 +179,15 @@ def _own(path: str | Path, flags: int) -> int:
         os.close(file)
         raise OSError(errno.EMLINK, f"{Path(path).name} has other names (hard links); copy the folder first", path)
     return file
+
+
+def _common_prefix(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
 
 
 def _end_of_row(file: int, count: int) -> int | None:

@@ -31,6 +31,11 @@ KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socke
 
 
 @cache
+def cache_folder() -> Path:
+    """Where this user's things are kept that can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "proximo"
+
+
 def umask() -> int:
     """What this process leaves out of the permissions of new files. Linux says it; where asking is the only way, that
     sets it for a moment, and for all threads."""

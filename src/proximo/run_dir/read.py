@@ -123,9 +123,10 @@ def read_status(path: Path) -> RunStatus:
         result = None
     else:
         reason, steps = result["stop_reason"], result["total_steps"]
-        played = (result["final_eval"] or {}).get("return_mean")
-        score = result["final_return"] if played is None else played
         state = "complete" if reason in COMPLETE else reason
+        # Of an evaluation that was stopped, the mean is one of short episodes.
+        played = (result["final_eval"] or {}).get("return_mean") if state == "complete" else None
+        score = result["final_return"] if played is None else played
     if type(steps) is not int or type(state) is not str:
         raise ValueError(f"{RESULT if result else METRICS} is damaged")
     return RunStatus(state, steps, finite(score), result)

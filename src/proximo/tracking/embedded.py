@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from proximo.run_dir.files import umask
+from proximo.run_dir.files import cache_folder, umask
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 SCHEME = "sqlite:///"
@@ -49,7 +49,7 @@ def create(uri: str, make: Callable[[str], object]) -> None:
         return
     database.parent.mkdir(parents=True, exist_ok=True)
     version = importlib.metadata.version("mlflow-skinny")
-    template = cache() / f"mlflow-{version}.db"
+    template = cache_folder() / f"mlflow-{version}.db"
     # Without a cache, or links, or with a damaged template, MLflow makes the database itself.
     with contextlib.suppress(OSError, sqlite3.Error):
         if not template.is_file():
@@ -74,11 +74,6 @@ def _move_default(database: str, folder: str) -> None:
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as opened:
         opened.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", [folder])
         opened.execute("VACUUM")  # nothing of the old one is left in the file
-
-
-def cache() -> Path:
-    """Where this user's things are kept that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "proximo"
 
 
 def _database(uri: str) -> Path | None:

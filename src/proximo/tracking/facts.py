@@ -19,6 +19,7 @@ from proximo import settings
 from proximo._version import __version__
 from proximo.config import Config
 from proximo.credentials import redacted
+from proximo.metric_names import key_name
 from proximo.presets import find_preset
 
 MODEL_FILE = "policy.safetensors"
@@ -93,11 +94,6 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
             text = value if isinstance(value, str) else json.dumps(value)
             named[key_name(f"{prefix}{name}")] = redacted(text)
     return named
-
-
-def key_name(name: str) -> str:
-    """`name` as MLflow takes it for a parameter or a metric."""
-    return re.sub(r"[^/\w.\- :]", "-", name)
 
 
 def safe_name(name: str) -> str:

@@ -39,6 +39,8 @@ AUTO_EVERY = 10
 """Updates between two that are sent, at the least, unless the settings say it."""
 NEEDED = ("update", "step", "time/elapsed")
 """What each row that is sent must have."""
+PLAYED = ("eval/", "callback/")
+"""What is sent of a row for the sake of its evaluation."""
 NICENESS = 10  # and no more: at the end of a run somebody waits
 
 
@@ -63,7 +65,7 @@ class Choice:
         """The part of `row` that is to be sent; empty if it is not."""
         update = row["update"]
         now = period(row["time/elapsed"]) if self._thinned else update
-        evaluated = {name: value for name, value in row.items() if name.startswith("eval/")}
+        evaluated = any(name.startswith("eval/") for name in row)
         if update == 1:  # also when rows are read from the start again
             self._sent = self._evaluated = -1
         if now != self._sent and (update == 1 or evaluated or update % self._every == 0):
@@ -71,7 +73,7 @@ class Choice:
             return row
         if evaluated and now != self._evaluated:
             self._evaluated = now
-            return {name: row[name] for name in NEEDED} | evaluated
+            return {name: value for name, value in row.items() if name in NEEDED or name.startswith(PLAYED)}
         return {}
 
 

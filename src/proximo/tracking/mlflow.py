@@ -21,10 +21,11 @@ from typing import Any
 from proximo import settings
 from proximo.config import Config
 from proximo.credentials import PASSWORD, USERNAME, login, redacted, with_login, without_login
+from proximo.metric_names import key_name
 from proximo.run_dir.files import PARTIAL, read_mapping, to_json, write_atomically
 from proximo.run_dir.read import POLICIES, policy_files
 from proximo.tracking import embedded
-from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, key_name, safe_name
+from proximo.tracking.facts import MODEL_FILE, about_model, about_run, flat, safe_name
 from proximo.tracking.tracker import Record
 
 MEMORY = "mlflow.json"
@@ -77,10 +78,10 @@ class MlflowTracker:
             self._client.update_run(self._id, status="RUNNING")
 
     def rows(self, rows: list[Record]) -> None:
-        """Send rows of `metrics.jsonl` that come after `last_update`."""
+        """Send rows of `metrics.jsonl` from `last_update` on: something may have been added to that one at the end."""
         from mlflow.entities import Metric
 
-        for batch in batches([row for row in rows if row["update"] > self.last_update]):
+        for batch in batches([row for row in rows if row["update"] >= self.last_update]):
             metrics = [Metric(name, value, self._started + at, step) for name, value, at, step in batch]
             self._client.log_batch(self._id, metrics=metrics)
             self.last_update = max([self.last_update, *(int(m.value) for m in metrics if m.key == "update")])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -59,7 +63,8 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
             while process.poll() is None and _is_free(chosen) and time.monotonic() < deadline:
                 time.sleep(0.1)
             if process.poll() is None:
-                tell(f"http://{HOST}:{chosen} shows the runs in {runs}; Ctrl-C stops it.")
+                page = runs_page(runs / embedded.DATABASE)
+                tell(f"http://{HOST}:{chosen}/{page} shows the runs in {runs}; Ctrl-C stops it.")
                 process.wait()
             output.seek(0)
             last = output.read().decode(errors="replace").strip().splitlines()[-5:]
@@ -68,6 +73,22 @@ def show(runs: Path, port: int | None, tell: Callable[[str], None]) -> None:
             pass
         finally:
             _end(process)
+
+
+def runs_page(database: Path) -> str:
+    """MLflow's page of all runs in a store, after the address of the server: of one experiment, or of all that have
+    runs. Its first page would show the experiment "Default", which is empty."""
+    query = "SELECT DISTINCT experiment_id FROM runs JOIN experiments USING (experiment_id) "
+    query += "WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'"
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as opened:
+            ids = sorted(str(row[0]) for row in opened.execute(query))
+    except sqlite3.Error:
+        return ""
+    if len(ids) == 1:
+        return f"#/experiments/{ids[0]}/runs"
+    listed = urllib.parse.quote(json.dumps(ids, separators=(",", ":")))
+    return f"#/compare-experiments/s?experiments={listed}" if ids else ""
 
 
 def _is_free(port: int) -> bool:

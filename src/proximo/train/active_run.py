@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-import numpy as np
 
 from proximo.config import Config
 from proximo.display.console import Console
@@ -24,11 +23,12 @@ from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
 from proximo.shards import local, placed
-from proximo.tracking.process import NoTracker, make_tracker
+from proximo.tracking.process import NoTracker, is_wanted, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
 from proximo.train.counters import Row
-from proximo.train.evaluations import Evaluations, score
+from proximo.train.evaluations import Evaluations, is_whole, score
+from proximo.train.hints import Hints, constant_in
 from proximo.train.interrupt import Interrupt
 from proximo.train.peers import check_alike, several, told_by_all
 from proximo.train.program import Program, ProgramState, UpdateReport
@@ -36,7 +36,7 @@ from proximo.train.progress import Progress
 from proximo.train.schedule import Schedule
 from proximo.train.setup import Start, given_by, is_complete
 
-RESEEDED = " The environments cannot be put back where they stood, so new episodes begin, from another seed."
+RESEEDED = " The environments cannot be restored to where they were, so new episodes begin, with new seeds."
 CHUNK_SECONDS = 0.25
 COMPARE_UPDATES = 100
 """After so many, several processes see whether they still hold the same parameters."""
@@ -99,7 +99,7 @@ class ActiveRun:
         self.callbacks = callbacks
         self.schedule = Schedule(self.config)
         self.result: Row = {}
-        self.last: tuple[Row, np.ndarray] | None = None
+        self.last: tuple[Row, list[Row]] | None = None
         """The update that ended the run, and its episodes: callbacks hear of it after the final evaluation."""
         self.failure = ""
         """Why training cannot go on, if an update was not finite."""
@@ -107,6 +107,7 @@ class ActiveRun:
         """Whether what fails now is a failure of the run: from the first update on, to its end."""
         saved = None if start.checkpoint is None else start.checkpoint.progress
         self.progress = Progress(self.config, trainer.env.spec.groups, saved)
+        self.hints = Hints(self.config, trainer.env.spec)
         self._start, self._finish = start, finish
         self.several = several()
         self.agreed = Agreed(0, False, 1, False)
@@ -118,11 +119,11 @@ class ActiveRun:
         trainer = self.trainer
         with contextlib.ExitStack() as stack:
             self.directory = stack.enter_context(contextlib.closing(self._take_directory()))
+            self.console.start(self.config, self.path)
+            stack.enter_context(self.console)
             tracker = make_tracker(self.config, self.path, self.console.warn) if trainer.tracked else NoTracker()
             self.tracker = stack.enter_context(contextlib.closing(tracker))
-            self.console.start(self.config, self.path)
             self.interrupt = stack.enter_context(Interrupt())
-            stack.enter_context(self.console)
             stack.enter_context(trainer)
             stack.push(self._end_by)
             self.write = Writer(self.directory, self.console.note)
@@ -137,13 +138,15 @@ class ActiveRun:
         self.checkpoints.raise_trouble()  # before anything says that all is saved
         self.console.finish(self.result, self.path)
         if self.failure:
-            raise TrainingError(f"{self.failure} The policy before that update is in {shown(self.path / 'models')}.")
+            kept = f"The policy before that update is in {shown(self.path / 'models')}"
+            raise TrainingError(f"{self.failure} {kept}; docs/troubleshooting.md says what helps.")
         return True
 
     def start(self) -> None:
         """Begin at the very start, or exactly where the part before stopped, or there with environments that were
         seeded anew, which a note says."""
         trainer, program = self.trainer, self.trainer.program
+        self.console.phase("starting the environments")
         self.state = self._first_state()
         self.agents.adopt(local(self.state.train.groups))
         self.checkpoints.begin(self.state, self.progress.saved())
@@ -152,7 +155,9 @@ class ActiveRun:
             self._start.policy = None
         self.tracker.start()
         if self.progress.stop_reason is None and not self.stopping():
+            self.console.phase("compiling the training program")
             program.compile(self.state)
+            self.console.phase("making the first update")
         self.tell(program.notices)
         self.tell(trainer.env.spec.groups.in_words())
         self.progress.start_training()
@@ -204,8 +209,8 @@ class ActiveRun:
         return state
 
     def record(self, rows: list[Row]) -> bool:
-        """Evaluate if that is due, write the rows, keep what is to be kept. False if the evaluation was stopped: then
-        the last row waits for it, in the checkpoint."""
+        """Evaluate if that is due, tell callbacks, write the rows, keep what is to be kept. False if the evaluation was
+        stopped: then the last row waits for it, in the checkpoint."""
         progress, played = self.progress, {}
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
@@ -213,20 +218,21 @@ class ActiveRun:
         if self.several and progress.counters.updates // COMPARE_UPDATES > self._compared:
             check_alike(self.state.train, self.config.train.shards)
             self._compared = progress.counters.updates // COMPARE_UPDATES
+        self.tell(self.hints.look(rows, lambda: constant_in(self.agents)))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
             self.append(rows[:-1])
             played = self._evaluate(rows)
             if not played:
                 return False
-        self.append(rows[-1:] if played else rows)
+        self._tell_callbacks(rows, written=len(rows) - 1 if played else 0)
         best = progress.note_score(self.score(played))
         self.checkpoints.keep_policies(self.state, progress.saved(), best)
         asked = self.agreed.save if self.several else self.interrupt.save_asked()
         by_clock = self.agreed.due if self.several else self.checkpoints.due_by_clock()
         self.checkpoints.keep_state(self.state, progress.saved(), asked or by_clock)
         if asked and self.checkpoints.hold(progress.saved()):
-            self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as SIGUSR1 asked.")
+            self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as asked.")
         self.console.show(rows)
         return True
 
@@ -234,18 +240,25 @@ class ActiveRun:
         """Evaluate the policy as it is now, and add that to the last of `rows`; empty if it was stopped."""
         progress = self.progress
         progress.await_evaluation(rows[-1])
-        played = self.evaluate()
-        if played:
-            evaluated = {f"eval/{name}": value for name, value in played.items()}
-            self.callbacks.call("on_evaluation", played)
-            rows[-1] = rows[-1] | evaluated | progress.add_evaluation(played)
-            self.tell(progress.notices)
+        played = self.evaluate("evaluating")
+        if not is_whole(played):
+            return {}
+        evaluated = {f"eval/{name}": value for name, value in played.items()}
+        self.callbacks.call("on_evaluation", played)
+        rows[-1] = rows[-1] | evaluated | progress.add_evaluation(played)
+        self.tell(progress.notices)
         return played
 
-    def evaluate(self) -> Row:
-        """The summary of an evaluation of the policy as it is now; empty if it was stopped."""
+    def evaluate(self, what: str) -> Row:
+        """The summary of an evaluation of the policy as it is now, which is called `what`; see `Evaluations` for one
+        that was stopped."""
         evaluations = self.trainer.evaluations
-        played = evaluations(local(self.state.train), self.stopping)
+
+        def stop() -> bool:
+            self.console.phase(what, evaluations.played)
+            return self.stopping()
+
+        played = evaluations(local(self.state.train), stop)
         self.tell(evaluations.notices)
         return played
 
@@ -266,13 +279,41 @@ class ActiveRun:
             self.console.note(notice)
         notices.clear()
 
-    def tell_callbacks(self, rows: list[Row]) -> None:
-        """Tell callbacks of updates; of the one that ends the run later, with the final evaluation."""
-        told = list(zip(rows, self.progress.finished, strict=True))
-        if told and self.progress.stop_reason is not None:
-            self.last = told.pop()
-        self.callbacks.updated(told)
-        self.tell_of_checkpoints()
+    def _tell_callbacks(self, rows: list[Row], written: int) -> None:
+        """Tell callbacks of updates, and write the rows that are not `written`, with what they return; of the one that
+        ends the run they hear later, with the final evaluation."""
+        hear, progress = self.callbacks.hear_of_episodes, self.progress
+        # Of a row that has waited for its evaluation since before a resume, the episodes are no longer known.
+        told = [
+            (row, progress.told_episodes(finished) if hear else [])
+            for row, finished in zip(rows, progress.finished, strict=False)
+        ]
+        last = told.pop()[1] if told and progress.stop_reason is not None else None
+        try:
+            self.callbacks.updated(told)
+        finally:  # they may fail: the updates are made
+            returned = self.callbacks.take_returned()
+            rows[-1:] = [row | returned for row in rows[-1:]]
+            self.append(rows[written:])
+            self.last = None if last is None else (rows[-1], last)
+
+    def tell_of_the_last(self, played: Row | None, evaluated: bool) -> None:
+        """Tell callbacks of the update that ended the run, and of its evaluation, if they have not heard of it; what
+        they return is added to its row."""
+        row: Row | None = None
+        try:
+            if self.last is not None:
+                row, episodes = self.last
+                final = {f"eval/{name}": value for name, value in (played or {}).items()}
+                self.callbacks.updated([(row | final, episodes)])
+            self.tell_of_checkpoints()
+            if evaluated:
+                self.callbacks.call("on_evaluation", played)
+        finally:
+            returned = self.callbacks.take_returned()
+            if row is not None and returned:
+                more = row | returned
+                self.write(lambda: self.directory.amend(more))
 
     def tell_of_checkpoints(self) -> None:
         while self.checkpoints.written:
@@ -286,6 +327,8 @@ class ActiveRun:
         self.agents.adopt(local(self.state.train.groups))
         self.tracker.hurry()
         self.result = self._finish(self)
+        if self.trainer.tracked and is_wanted(self.config):
+            self.console.phase("sending the rest to MLflow")
         trainer.interrupted_by = self.agreed.signal or self.interrupt.signal
 
     def _end_by(self, kind: Any, error: BaseException | None, trace: Any) -> bool:

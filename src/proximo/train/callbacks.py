@@ -9,7 +9,9 @@
     on_end(result)               when `result.json` is written
 
 An object has those of them that it wants. A plain callable is called as `on_episode` is: not at all for an update in
-which no episode finished. One that returns False ends training cleanly.
+which no episode finished. One that returns False ends training cleanly. One that returns numbers by name has them in
+the row of the update, as `callback/NAME`: `on_episode` in the mean over the update's episodes, `on_updates` in the row
+of the last of them.
 
 Where somebody hears of each update or each episode, updates are made one by one. `on_updates` asks for no such thing:
 on compiled environments as many are made in one call as without callbacks.
@@ -20,19 +22,23 @@ The last update of a run is told of after the final evaluation, which then is it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from proximo.errors import UserError
-from proximo.rollout.summary import as_rewards
+from proximo.metric_names import same_to_trackers
+from proximo.rollout.summary import as_rewards, known_mean
 from proximo.train.counters import Row
 
 STEP = "log_training_step"
 UPDATES = "on_updates"
 EPISODE = "on_episode"
-EVENTS = ("on_start", STEP, UPDATES, EPISODE, "on_evaluation", "on_checkpoint", "on_end")
+EVALUATION = "on_evaluation"
+EVENTS = ("on_start", STEP, UPDATES, EPISODE, EVALUATION, "on_checkpoint", "on_end")
+WRITTEN = (STEP, UPDATES, EPISODE, EVALUATION)
+"""Those that belong to a row of `metrics.jsonl`, which has what they return."""
 
 
 class Callbacks:
@@ -42,6 +48,7 @@ class Callbacks:
         self._functions: dict[str, list[Callable[[Any], Any]]] = {event: [] for event in EVENTS}
         self.ended = False
         """Whether one of them has returned False."""
+        self._returned: dict[str, tuple[Callable[[Any], Any], list[float]]] = {}  # by name: by whom, and what
         self._add(given)
 
     @property
@@ -49,23 +56,48 @@ class Callbacks:
         """Whether any wants to see each update, so that updates must be made one by one."""
         return bool(self._functions[STEP] or self._functions[EPISODE])
 
+    @property
+    def hear_of_episodes(self) -> bool:
+        """Whether any wants to see each episode."""
+        return bool(self._functions[EPISODE])
+
     def call(self, event: str, told: Any) -> None:
         """Tell everyone who listens."""
-        wishes = [function(told) for function in self._functions[event]]
-        self.ended = self.ended or any(wish is False for wish in wishes)
+        answers = [(function, function(told)) for function in self._functions[event]]
+        self.ended = self.ended or any(answer is False for _, answer in answers)
+        for function, answer in answers:
+            if isinstance(answer, Mapping):
+                self._keep(event, function, answer)
 
-    def updated(self, updates: list[tuple[Row, np.ndarray]]) -> None:
-        """Tell of updates: of the row of each, and of the episodes that finished in it: [3+, n] return, length,
-        success."""
+    def updated(self, updates: list[tuple[Row, list[Row]]]) -> None:
+        """Tell of updates: of the row of each, and of the episodes that finished in it."""
         told = [for_callback(row) for row, _ in updates]
-        for metrics, (row, finished) in zip(told, updates, strict=True):
+        for metrics, (row, episodes) in zip(told, updates, strict=True):
             self.call(STEP, metrics)
-            first = row["episode"] - finished.shape[1] + 1
-            for number, (episode_return, length, success) in enumerate(finished[:3].T.tolist(), first):
-                episode = {"return": episode_return, "length": int(length), "success": bool(success)}
+            for number, episode in enumerate(episodes, row["episode"] - len(episodes) + 1):
                 self.call(EPISODE, metrics | {"episode": number, "episode_metrics": episode})
         if told:
             self.call(UPDATES, told)
+
+    def take_returned(self) -> Row:
+        """What was returned since the last time, as a row has it."""
+        found = {name: known_mean(np.array(values)) for name, (_, values) in self._returned.items()}
+        self._returned = {}
+        return found
+
+    def _keep(self, event: str, function: Callable[[Any], Any], answer: Mapping[Any, Any]) -> None:
+        if event not in WRITTEN:
+            raise UserError(
+                f"{event} returned numbers, and has no row to write them to; {', '.join(WRITTEN)} have one."
+            )
+        for name, value in answer.items():
+            metric = f"callback/{name}"
+            first, values = self._returned.setdefault(metric, (function, []))
+            alike = same_to_trackers(self._returned)
+            if first != function or alike is not None:
+                one, other = alike or (metric, metric)
+                raise UserError(f"Callbacks return {one} and {other}, which cannot be told apart; rename one of them.")
+            values.append(returned_number(name, value))
 
     def _add(self, given: Any) -> None:
         methods = [event for event in EVENTS if callable(getattr(given, event, None))]
@@ -82,6 +114,19 @@ class Callbacks:
                 f"A callback must be callable or have one of the methods {', '.join(EVENTS)}; "
                 f"{type(given).__name__} has neither."
             )
+
+
+def returned_number(name: Any, value: Any) -> float:
+    """A number that a callback returned; NaN for None."""
+    try:
+        if not isinstance(name, str) or isinstance(value, str | bytes):
+            raise TypeError("even if it can be read as a number")
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(
+            f"A callback returned {name!r}: {str(value)[:60]}. It may return False, which ends training, or numbers by "
+            f"name, which are written down."
+        ) from None
 
 
 def for_callback(row: Row) -> Row:

@@ -35,7 +35,7 @@ Count = Annotated[int, Range(0, MOST)]
 Seconds = Annotated[float, Range(0, MOST)]
 Number = float | None
 MEANS = tuple(f"{part}/{name}_mean" for part in ("rollout", "recent") for name in ("return", "length"))
-SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "rollout/reward_mean")
+SHOWN = ("ppo/clip_fraction", "ppo/approx_kl", "ppo/clip_epsilon", "time/update", "time/elapsed", "rollout/reward_mean")
 """What a row of `metrics.jsonl` has that is always a number."""
 PLAYED = ("return_mean", "return_std", "return_min", "return_max")
 """What is shown of an evaluation, besides its numbers of episodes."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +12,8 @@ import jax.numpy as jnp
 
 from proximo import envs
 from proximo.compile import jit, prepare_backend
-from proximo.config import Config
+from proximo.config import Config, EnvConfig
+from proximo.envs import named_modules
 from proximo.envs.grouping import with_groups
 from proximo.envs.groups import ONE
 from proximo.errors import UserError
@@ -28,7 +31,7 @@ from proximo.rollout.any_agent import any_agent_evaluator
 from proximo.rollout.evaluate import make_evaluator
 from proximo.rollout.summary import as_rewards
 from proximo.rollout.types import CriticState, Experience, Rollout
-from proximo.settings import convert, find_setting
+from proximo.settings import build, convert, find_setting
 from proximo.train.program import ProgramState
 from proximo.train.setup import check_spaces, fit_agent
 from proximo.types import PyTree
@@ -82,7 +85,15 @@ def _told(
 
 
 def evaluate_policy(
-    agent: Any, env: Any, episodes: int = 10, *, actions: str = LIKELY, seed: int = 0
+    agent: Any,
+    env: Any,
+    episodes: int = 10,
+    *,
+    actions: str = LIKELY,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    env_wrappers: Sequence[Any] | None = None,
+    info: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Play `episodes` episodes of `env` (an id, an object or a factory, as for `PPOTrainer`) with any agent.
 
@@ -94,6 +105,10 @@ def evaluate_policy(
     `deterministic` and `action_mask` (`action_masks`) where it has them, and its `reset()` is called where episodes
     begin, if there is one.
 
+    An id is made with `env_kwargs`, inside of `env_wrappers`. Where they are not given, and the agent is one of
+    Proximo's that was trained on this very id, it is made as it was then. `info` names numbers of its info to report,
+    by default those of the agent's run (`track.info`).
+
     `actions` are deterministic, stochastic (drawn), or both: then the numbers of the drawn ones are beside the others,
     as `stochastic/return_mean`. Returns what an evaluation says: `return_mean`, `return_std`, `return_low` and
     `return_high` (of the mean's 95 % interval), `length_mean`, `success_rate`, ..., and `avg_reward`, ... as
@@ -101,22 +116,25 @@ def evaluate_policy(
     """
     kind = convert(replace(find_setting("eval.actions"), path="actions"), actions)
     if kind == BOTH:
-        drawn = evaluate_policy(agent, env, episodes, actions=DRAWN, seed=seed)
-        return evaluate_policy(agent, env, episodes, seed=seed) | under(DRAWN, drawn)
+        given: dict[str, Any] = {"seed": seed, "env_kwargs": env_kwargs, "env_wrappers": env_wrappers, "info": info}
+        again = partial(evaluate_policy, agent, env, episodes, **given)
+        return again(actions=LIKELY) | under(DRAWN, again(actions=DRAWN))
     if episodes < 1:
         raise UserError(f"An evaluation takes at least 1 episode, not {episodes}.")
     ours = isinstance(agent, PPOAgent | Agents)
     config = agent.config if ours else Config()
-    source = with_groups(envs.make(env), config.agents)
+    made_as = remade(env, config.env if ours else Config().env, env_kwargs, env_wrappers)
+    source = with_groups(envs.make_configured(made_as, env), config.agents)
+    tracked = config.track.info if info is None else convert(find_setting("track.info"), list(info))
     if ours:
         fit_agent(agent, source.spec, config)
         agents = as_agents(agent)
         check_spaces(agents, source.spec, config, critics=False)
-        how = (config.env, seed, config.track.success_return, kind == LIKELY, config.eval.max_steps)
+        how = (config.env, seed, config.track.success_return, kind == LIKELY, config.eval.max_steps, tracked)
         evaluator, chosen = make_evaluator(source, Learners(agents.policies), episodes, *how), actors(agents.groups)
     else:
         prepare_backend()
-        evaluator = any_agent_evaluator(source, agent, episodes, seed, kind == LIKELY, config.eval.max_steps)
+        evaluator = any_agent_evaluator(source, agent, episodes, seed, kind == LIKELY, config.eval.max_steps, tracked)
         chosen = None
     try:
         played = evaluator(chosen)
@@ -127,8 +145,21 @@ def evaluate_policy(
     return summary | as_rewards(summary)
 
 
+def remade(env: Any, trained: EnvConfig, kwargs: Mapping[str, Any] | None, wrappers: Sequence[Any] | None) -> EnvConfig:
+    """How `env` is made: with what is given or, where it is the id that an agent was `trained` on, as it was then."""
+    here = trained if isinstance(env, str) and env == trained.id else EnvConfig()
+    if wrappers is None and (unknown := named_modules(here, handed_in=True)):
+        raise UserError(
+            f"The agent was trained inside of {', '.join(unknown)}, and nothing is imported because a policy names it; "
+            f"hand in `env_wrappers`: {list(here.wrappers)} for the same ones, [] for none."
+        )
+    given = {"env.kwargs": kwargs, "env.wrappers": wrappers}
+    values = {name: convert(find_setting(name), value) for name, value in given.items() if value is not None}
+    return build({"env.kwargs": here.kwargs, "env.wrappers": here.wrappers} | values).env
+
+
 def evaluate_agent(
-    agent: Any, env: Any, num_episodes: int = 10, *, deterministic: bool = True, seed: int = 0
+    agent: Any, env: Any, num_episodes: int = 10, *, deterministic: bool = True, seed: int = 0, **given: Any
 ) -> dict[str, float]:
     """As `evaluate_policy`, under the names that this has elsewhere.
 
@@ -136,5 +167,6 @@ def evaluate_agent(
 
     Returns `avg_reward`, `std_reward`, `min_reward`, `max_reward`, `avg_length`, and what else an evaluation says
     (`success_rate`, intervals). Actions are the most likely ones, or drawn where `deterministic` is false.
+    `env_kwargs`, `env_wrappers` and `info` are as there.
     """
-    return evaluate_policy(agent, env, num_episodes, actions=LIKELY if deterministic else DRAWN, seed=seed)
+    return evaluate_policy(agent, env, num_episodes, actions=LIKELY if deterministic else DRAWN, seed=seed, **given)

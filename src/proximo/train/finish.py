@@ -17,6 +17,7 @@ from proximo.run_dir.directory import versions
 from proximo.run_dir.files import shown
 from proximo.train.active_run import ActiveRun
 from proximo.train.counters import Row
+from proximo.train.evaluations import is_whole
 from proximo.train.peers import leads
 
 _drawing = threading.Lock()
@@ -25,7 +26,8 @@ _drawing = threading.Lock()
 
 def finish_run(run: ActiveRun) -> Row:
     """Write everything that is written at the end, and tell of it; what `result.json` holds. A run that was cut short
-    is not evaluated."""
+    is not evaluated; of a final evaluation that was stopped the result has what was played, and a resume plays it
+    again, to its end."""
     progress = run.progress
     _keep_the_end(run)
     reason = progress.stop_reason or "interrupted"
@@ -34,26 +36,31 @@ def finish_run(run: ActiveRun) -> Row:
     complete = reason not in ("interrupted", "failed")
     known = progress.counters.final_eval if complete else None  # the one that ended the run
     played = known or (final_evaluation(run) if complete else None)
-    if complete and played is None and run.stopping():  # a resume makes up for it
+    whole = played if played and is_whole(played) else None
+    if complete and whole is None and run.stopping():
         reason, complete = "interrupted", False
     # A run that was cut short has no score: it is judged when it goes on, at the updates at which any run is.
-    best = progress.note_score(run.score(played or {}, last=True) if complete else None)
+    best = progress.note_score(run.score(whole or {}, last=True) if complete else None)
     run.checkpoints.finish_best(run.state, progress.saved(), best)
+    failed = _tell_callbacks(run, whole, evaluated=whole is not None and not known)
     result = {
         "env": run.config.env.id,
         "seed": run.config.seed,
         "algorithm": "PPO",
-        **progress.summary(played),
+        **progress.summary(whole),
         "stop_reason": reason,
         "final_eval": played,
         "versions": versions(),
     }
-    run.tell(final_note(played or {}, run.config, progress.recent_returns, shown(run.path)))
+    run.tell(final_note(whole or {}, run.config, progress.recent_returns, shown(run.path)))
     if not run.interrupt.impatient and leads():
+        run.console.phase("drawing the plots and recording a video" if run.config.track.video else "drawing the plots")
         run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
     # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.
     run.write(lambda: run.directory.finish(result))
-    _tell_callbacks(run, result, evaluated=played is not None and not known)
+    if failed is not None:
+        raise failed
+    run.callbacks.call("on_end", result)
     return result
 
 
@@ -68,24 +75,22 @@ def _keep_the_end(run: ActiveRun) -> None:
 
 
 def final_evaluation(run: ActiveRun) -> Row | None:
-    """The evaluation of the last policy; None if it was stopped, or failed."""
+    """The evaluation of the last policy; None if it failed, or was stopped before an episode was played."""
     try:
-        return run.evaluate() or None
+        return run.evaluate("final evaluation") or None
     except EnvError as error:
         run.console.note(f"There is no final evaluation: {error}")
         return None
 
 
-def _tell_callbacks(run: ActiveRun, result: Row, evaluated: bool) -> None:
-    """All is saved: now they may fail."""
-    played = result["final_eval"]
-    if run.last is not None:
-        row, finished = run.last
-        run.callbacks.updated([(row | {f"eval/{name}": value for name, value in (played or {}).items()}, finished)])
-    run.tell_of_checkpoints()
-    if evaluated:
-        run.callbacks.call("on_evaluation", played)
-    run.callbacks.call("on_end", result)
+def _tell_callbacks(run: ActiveRun, played: Row | None, evaluated: bool) -> Exception | None:
+    """Tell callbacks of the end, before pictures are drawn of what they return; one that fails does so when all is
+    saved."""
+    try:
+        run.tell_of_the_last(played, evaluated)
+    except Exception as error:
+        return error
+    return None
 
 
 def write_plots(
@@ -101,7 +106,7 @@ def write_plots(
     trouble: list[str] = []
     played = None
     try:
-        if result["final_eval"]:
+        if result["final_eval"] and not stop():
             played = episode_log(env, agents, config.env, config.seed, stop, config.eval.max_steps)
     except Exception as error:
         trouble.append(f"The final episode could not be traced: {type(error).__name__}: {error}")
@@ -111,7 +116,7 @@ def write_plots(
     except Exception as error:
         trouble.append(f"There are no pictures: {type(error).__name__}: {error}")
     try:
-        if config.track.video and result["final_eval"]:
+        if config.track.video and result["final_eval"] and not stop():
             limit = config.eval.max_steps
             trouble += render_video(path / "videos" / "final", env, agents, config.env, config.seed, max_steps=limit)[1]
     except Exception as error:

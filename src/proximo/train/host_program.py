@@ -14,7 +14,7 @@ import numpy as np
 
 from proximo.compile import cached, compiled, jit, key_of, settings_key, shapes
 from proximo.config import Config
-from proximo.envs.api import HostEnv, HostSource
+from proximo.envs.api import HostEnv, HostSource, with_info
 from proximo.errors import UserError
 from proximo.multi_agent.prepare import prepare
 from proximo.packing import pack
@@ -58,7 +58,7 @@ class HostProgram:
     max_chunk = 1
 
     def __init__(self, source: HostSource, behaviour: Behaviour, config: Config, recipe: Recipe = BUILT_IN):
-        self.source = source
+        self.source = with_info(source, config.track.info)
         self.behaviour = behaviour
         self.config = config = settled(config, behaviour.policies.groups)
         self.recipe = recipe

@@ -20,10 +20,12 @@ class Interrupt:
     """A context in which the first signal that ends a run is only noted, in `signal`; the second raises.
 
     Only the main thread can receive signals. In other threads, and inside another `Interrupt`, this one tells what the
-    outer one was sent. One that is `deaf` is sent nothing: it is told by `end` and `save`.
+    outer one was sent. One that is `deaf` is sent nothing. Any of them, and those inside it, is told by `end` and
+    `save` as well.
     """
 
     _active: Interrupt | None = None
+    _innermost = threading.local()
 
     def __init__(self, deaf: bool = False) -> None:
         self._deaf = deaf
@@ -32,22 +34,22 @@ class Interrupt:
         self._impatient = False
         self._saves = 0
         self._saved = 0
-        self._leader: Interrupt = self
+        self._outer: Interrupt | None = None
         self._previous: dict[int, Any] = {}
 
     @property
     def signal(self) -> int | None:
         """What ended the run."""
-        return self._leader._signal
+        return self._signal if self._signal is not None or self._outer is None else self._outer.signal
 
     @property
     def impatient(self) -> bool:
-        return self._leader._impatient
+        return self._impatient or (self._outer is not None and self._outer.impatient)
 
     @property
     def saves(self) -> int:
         """How often a checkpoint was asked for."""
-        return self._leader._saves
+        return self._saves + (0 if self._outer is None else self._outer.saves)
 
     def save_asked(self) -> bool:
         """Whether a checkpoint was asked for since this was last true."""
@@ -63,13 +65,13 @@ class Interrupt:
         self._saves += 1
 
     def __enter__(self) -> Interrupt:
-        if Interrupt._active is not None:
-            self._leader = Interrupt._active
-            self._saved = self.saves
-        elif threading.current_thread() is threading.main_thread():
+        self._outer = getattr(Interrupt._innermost, "of_thread", None) or Interrupt._active
+        self._saved = self.saves
+        if self._outer is None and threading.current_thread() is threading.main_thread():
             Interrupt._active = self
             if not self._deaf:
                 self._listen()
+        Interrupt._innermost.of_thread = self
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,6 +80,7 @@ class Interrupt:
         self._previous.clear()
         if Interrupt._active is self:
             Interrupt._active = None
+        Interrupt._innermost.of_thread = self._outer
 
     def _listen(self) -> None:
         for number in ENDING:

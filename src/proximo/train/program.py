@@ -25,7 +25,7 @@ from proximo.ppo.static_config import DynamicConfig, merge, split_static
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import initial_lanes, initial_train_state, update
 from proximo.rollout.compiled import CompiledRunner, collect
-from proximo.rollout.episodes import env_valid
+from proximo.rollout.episodes import env_valid, lacks_info
 from proximo.rollout.types import Episodes, Experience, RunnerState
 from proximo.seeding import reset_key
 from proximo.settings import settle
@@ -121,7 +121,8 @@ class CompiledProgram:
         self.recipe = recipe
         self.runner = CompiledRunner(env, behaviour, config.env.frame_stack)
         self.max_chunk = max(1, min(MAX_CHUNK, MAX_CHUNK_EPISODES // config.frames_per_batch))
-        self.notices: list[str] = []
+        missing = [name for name in env.info if name not in env.info_names]
+        self.notices = lacks_info(missing, env.info_names, env.spec.id)
         self.seconds: dict[str, float] = {}
         self._run: Any = None
         self._shape, self._numbers = split_static(config)

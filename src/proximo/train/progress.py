@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from proximo.config import Config
 from proximo.envs.groups import Groups
 from proximo.ppo.nonfinite import what_broke
 from proximo.rollout.actions import scoring
+from proximo.rollout.episodes import info_metrics
+from proximo.rollout.summary import known_mean
 from proximo.rollout.types import Episodes
 from proximo.train.convergence import Convergence, window_averages
 from proximo.train.counters import Counters, Resume, Row
@@ -46,7 +48,7 @@ class Progress:
         self.stop_reason: str | None = None
         self.seconds_per_update = 0.0
         self.convergence = Convergence(config.stop)
-        # Of the last episodes: return, length, success, each agent's return; with self-play the score.
+        # Of the last episodes, as `finished_episodes` has them.
         self._recent = np.zeros((num_rows(config, groups), 0))
         self._created = self._chunk_started = time.perf_counter()
         if saved is not None:
@@ -151,6 +153,16 @@ class Progress:
             f"{played['episodes']} episodes.{goes_on} Further such cases are counted, as unconfirmed_goals."
         )
 
+    def told_episodes(self, finished: np.ndarray) -> list[Row]:
+        """Episodes as `finished_episodes` has them, as callbacks hear of them."""
+        columns: Row = {"return": finished[0], "length": finished[1].astype(int), "success": finished[2].astype(bool)}
+        rows: list[Row] = [{name: column[n].item() for name, column in columns.items()} for n in range(len(finished.T))]
+        for metric, column in episode_info(finished, self.config.track.info, self.groups).items():
+            kind, _, name = metric.partition("/")
+            for row, value in zip(rows, column.tolist(), strict=True):
+                row.setdefault(kind, {})[name] = None if math.isnan(value) else value
+        return rows
+
     @property
     def recent_returns(self) -> np.ndarray:
         """Of the last training episodes."""
@@ -250,6 +262,7 @@ class Progress:
             "recent/length_mean": _mean(self._recent[1]),
             "recent/success_rate": _mean(self._recent[2]),
             **self._of_agents(),
+            **self._of_info(),
             "skipped": counted.skipped,
             **{name: value.item() for name, value in report.metrics.items()},
             "time/elapsed": elapsed,
@@ -274,6 +287,11 @@ class Progress:
             found["selfplay/win_rate"] = self._win_rate
         return found
 
+    def _of_info(self) -> Row:
+        """What is tracked of infos, in the mean over the recent episodes that had it."""
+        rows = episode_info(self._recent, self.config.track.info, self.groups)
+        return {name: known_mean(values) for name, values in rows.items()}
+
     def _reason(self, elapsed: float) -> str | None:
         train, counted = self.config.train, self.counters
         if self.convergence.converged and counted.goal_counts:
@@ -288,18 +306,26 @@ class Progress:
 
 def num_rows(config: Config, groups: Groups) -> int:
     """Numbers that are kept of an episode."""
-    return 3 + len(groups.agents) + bool(config.agents.selfplay)
+    return 3 + len(groups.agents) + 2 * len(config.track.info) + bool(config.agents.selfplay)
 
 
 def finished_episodes(episodes: Episodes, groups: Groups) -> np.ndarray:
-    """[3 + A, n] return, length and success of the episodes that finished, in the order they did (time, then
-    environment), and the return of each agent; with self-play, then the score."""
+    """[3 + A + 2 I, n] return, length and success of the episodes that finished, in the order they did (time, then
+    environment), the return of each agent, and what is tracked of infos, at the end and in the mean; with self-play,
+    then the score."""
     ended = episodes.length > 0
     parts = [part[ended][None] for part in (episodes.episode_return, episodes.length, episodes.success)]
     parts += [episodes.members[name][ended].T for name in groups]
+    parts += [part[ended].T for part in (episodes.info, episodes.info_mean) if part is not None]
     if episodes.score is not None:
         parts.append(episodes.score[ended][None])
     return np.concatenate([part.astype(np.float64) for part in parts])
+
+
+def episode_info(finished: np.ndarray, names: Sequence[str], groups: Groups) -> dict[str, np.ndarray]:
+    """Of episodes as `finished_episodes` has them, what is tracked of infos, by the names of metrics."""
+    first, metrics = 3 + len(groups.agents), info_metrics(names)
+    return dict(zip(metrics, finished[first : first + len(metrics)], strict=True))
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -90,7 +90,8 @@ def make_program(
     behaviour = make_behaviour(policies, config.envs_per_shard)
     if isinstance(source, envs.HostSource):
         return HostProgram(source, behaviour, config, recipe)
-    vector = VectorizedEnv(source, config.envs_per_shard, config.env.max_steps_per_episode)
+    limit = config.env.max_steps_per_episode
+    vector = VectorizedEnv(source, config.envs_per_shard, limit, info=config.track.info)
     return CompiledProgram(vector, behaviour, config, recipe)
 
 
@@ -130,10 +131,29 @@ def resolve(
     known = given | keyed
     env_id = known.get("env.id", (base or Config()).env.id)
     tuned, unfit = fitting_preset(preset, env_id, known, source) if base is None else ({}, None)
+    fixed = of_its_size(source, known, base)
+    if fixed:  # other sizes than the preset was made for
+        tuned = {path: value for path, value in tuned.items() if path not in ("env.num_envs", "ppo.minibatch_size")}
     said = remarks(env_id if preset is True else str(preset), tuned, known, "preset=False")
     held = held_layer(known) if start is None else held_values(start.config)
-    built = settings.build(tuned, {} if base is not None else held, given, keyed, base=base)
+    built = settings.build(tuned, {} if base is not None else held, fixed, given, keyed, base=base)
     return Resolved(located(built), source, said, unfit)
+
+
+def of_its_size(source: Any, known: settings.Values, base: Config | None = None) -> settings.Values:
+    """The number of environments of a vector environment that was handed in, as a setting; another one is refused where
+    a user has named it."""
+    size = getattr(source, "num_envs", None) if isinstance(source, envs.HostSource) else None
+    if size is None:
+        return {}
+    plain = Config().env.num_envs
+    named = known.get("env.num_envs", plain if base is None else base.env.num_envs)
+    if named not in (size, plain) or known.get("env.num_envs", size) != size:
+        raise UserError(
+            f"The vector environment {source.spec.id} has {size} environments, and env.num_envs={named} asks for "
+            f"others; leave that out, or hand in a factory, env=lambda num_envs: ..., that makes as many as asked for."
+        )
+    return {"env.num_envs": size}
 
 
 READ_BY_OWN = {"network.embed", "network.continuous", "network.std", "network.initial_std"}

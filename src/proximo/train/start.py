@@ -124,7 +124,7 @@ def start_agents(agents: Agents, policy: SavedPolicy, env_id: str, config: Confi
     should know of it."""
     own = as_own(agents.network)
     if config.train.start_partial:
-        return _take_parts(agents, policy)
+        return [*_take_parts(agents, policy), *_other_arguments(policy, config)]
     _check_settings(policy, config)
     pairs = _pairs(agents, policy)
     if pairs is None:
@@ -138,7 +138,19 @@ def start_agents(agents: Agents, policy: SavedPolicy, env_id: str, config: Confi
         _fill(agents.groups[name], policy, source)
     whole = all("critic" in one["networks"] for one in policy.about.values())
     new = "" if whole else " It holds no critic: a new one begins."
-    return [f"Starting from {policy.name}.{new}", *dict.fromkeys(said)]
+    return [f"Starting from {policy.name}.{new}", *dict.fromkeys(said), *_other_arguments(policy, config)]
+
+
+def _other_arguments(policy: SavedPolicy, config: Config) -> list[str]:
+    """A sentence for what the environment was made with when the policy was trained, where that is not so now."""
+    if policy.config.env.id != config.env.id:
+        return []
+    return [
+        f"{policy.name} was trained with {name}={_plain(then)}; this run has {_plain(now)}: a new run says for itself "
+        f"how its environment is made."
+        for name in ("env.kwargs", "env.wrappers")
+        if (then := setting_of(policy.config, name)) != (now := setting_of(config, name))
+    ]
 
 
 def _check_settings(policy: SavedPolicy, config: Config) -> None:

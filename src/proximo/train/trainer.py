@@ -11,9 +11,10 @@ from typing import Any
 from proximo import envs
 from proximo.compile import prepare_backend
 from proximo.config import Config
-from proximo.display.console import Console, Display, Messages
+from proximo.display.console import Console, make_console
 from proximo.envs.grouping import with_groups
 from proximo.errors import UserError
+from proximo.hints import TRAINER_METHODS, HintsAtNames
 from proximo.multi_agent.team_agent import TeamAgent, as_agents
 from proximo.policy.agent import PPOAgent
 from proximo.policy.agents import Agents
@@ -71,7 +72,7 @@ RESTART = "--restart-schedules (`restart_schedules=True`)"
 RESTART_LATER = "PPOTrainer.resume(run, steps=..., restart_schedules=True)"
 
 
-class PPOTrainer:
+class PPOTrainer(HintsAtNames):
     """Trains a policy with PPO, and leaves a run directory behind.
 
         trainer = PPOTrainer(env="CartPole-v1", target_reward=475.0)
@@ -86,9 +87,12 @@ class PPOTrainer:
     `preset="documents"`), `config` (a path, a mapping or a `Config`), and the keywords. `start_from` is a saved policy
     that training starts from: a run, a checkpoint, a policy file or an agent; `agent` is an agent that is itself
     trained, see docs/runs.md. `network` are networks of your own, see docs/networks.md, as is `distribution`; `loss`
-    and `optimizer` are a function and a transformation of Optax, see docs/own-loss.md. `verbose` prints the whole block
-    of statistics after every update.
+    and `optimizer` are a function and a transformation of Optax, see docs/own-loss.md. `verbose` is how much
+    is shown: 0 nothing, 1 progress, 2 a block of statistics after every update; by default progress in a terminal or a
+    notebook, and elsewhere only what you should know.
     """
+
+    _others = TRAINER_METHODS
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class PPOTrainer:
         config: Config | Mapping[str, Any] | str | Path | None = None,
         out: str | Path | None = None,
         preset: bool | str = True,
-        verbose: bool = False,
+        verbose: bool | int | None = None,
         console: Console | None = None,
         **keywords: Any,
     ):
@@ -149,9 +153,9 @@ class PPOTrainer:
         if self.config.track.video:
             check_drawable(source)
         self._make_program()
-        if console is not None and verbose:
+        if console is not None and verbose is not None:
             raise UserError("A console says for itself how much it shows; hand in `console` or `verbose`, not both.")
-        self.console = console or (Display(verbose=True) if verbose else Messages())
+        self.console = console or make_console(verbose)
         self.tracked = True
         """Whether MLflow is fed from here, if it is to be; an experiment does that for all of its runs."""
         self.interrupted_by: int | None = None
@@ -190,6 +194,7 @@ class PPOTrainer:
         distribution: Any = None,
         loss: Any = None,
         optimizer: Any = None,
+        verbose: bool | int | None = None,
         console: Console | None = None,
         trust: bool = False,
     ) -> PPOTrainer:
@@ -199,7 +204,8 @@ class PPOTrainer:
         towards the new end, or with `restart_schedules` begin again and end there. `env` is needed
         where the run's environment was handed in as an object; so are `network`, `distribution`, `loss` and
         `optimizer`. `tracking_uri` is another MLflow than the run's, or that one with user and password, which no file
-        holds. `trust` imports Python modules that the settings of a run name which was not made here.
+        holds. `verbose` is as for a new trainer. `trust` imports Python modules that the settings of a run name which
+        was not made here.
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
@@ -212,7 +218,8 @@ class PPOTrainer:
         check_built_in(saved, own)
         agents = saved.agents(own_parts(network, distribution))
         # What it started from is in the checkpoint; the settings go on to say where that came from.
-        trainer = cls(env, agent=agents.public, config=without_start(config), out=path, console=console, **own)
+        shown_by: dict[str, Any] = {"verbose": verbose, "console": console}
+        trainer = cls(env, agent=agents.public, config=without_start(config), out=path, **shown_by, **own)
         trainer.config = trainer._first_config = with_start(trainer.config, config)
         trainer._start.checkpoint, trainer._start.more = saved, steps is not None
         trainer._start.restarts = restart_schedules
@@ -245,8 +252,8 @@ class PPOTrainer:
                 rows = run.progress.add(reports, self.program.seconds)  # counters, windows, stop rule
                 if len(rows) < size:
                     run.state = run.cut(before, reports, rows)
-                if run.record(rows):  # evaluation, rows, checkpoints, console
-                    run.tell_callbacks(rows)
+                if run.record(rows):  # evaluation, callbacks, rows, checkpoints, console
+                    run.tell_of_checkpoints()
             run.finish()  # checkpoint, models, final evaluation, result, plots
         return run.result
 
@@ -269,7 +276,7 @@ class PPOTrainer:
     def evaluate(self, num_episodes: int = 100, deterministic: bool | None = None) -> dict[str, float]:
         """Play `num_episodes` episodes with the current policy: with its most likely actions, or with drawn ones where
         `deterministic` is false; by default as `eval.actions` scores, which are the most likely ones."""
-        with self:
+        with contextlib.closing(self.evaluations):  # not the environments of training: a callback may ask for this
             summary = self.evaluations.play(num_episodes, deterministic=deterministic)
         for notice in self.evaluations.notices:
             self.console.note(notice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -45,6 +46,8 @@ class Report(Struct):
     """None where it is never said."""
     critic_state: PyTree = None
     final_critic_state: PyTree = None
+    info: Any = None
+    """All that it says besides, by name; of `VectorizedEnv` the numbers that are tracked, or None."""
 
 
 @runtime_checkable
@@ -75,7 +78,7 @@ class OneAgent:
     def step(self, key: jax.Array, state: PyTree, action: dict[str, PyTree], **task: PyTree) -> tuple[PyTree, Report]:
         alone = jax.tree.map(lambda leaf: leaf[0], action[ONE])
         state, moved = self.env.step(key, state, alone, **task)
-        return state, self._report(moved)
+        return state, replace(self._report(moved), info=moved.info)
 
     def _report(self, told: Transition) -> Report:
         terminated, truncated = jnp.asarray(told.terminated, bool), jnp.asarray(told.truncated, bool)
@@ -126,7 +129,7 @@ class ManyAgents:
             for i, agent in enumerate(group.members)
         }
         state, moved = self.env.step(key, state, actions, **task)
-        return state, self._report(moved)
+        return state, replace(self._report(moved), info=moved.info)
 
     def _report(self, told: TeamTransition) -> Report:
         groups = {name: self._members(name, told) for name in self._groups}

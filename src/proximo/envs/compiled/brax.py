@@ -49,7 +49,7 @@ def names() -> list[str]:
 def make(name: str, /, **kwargs: Any) -> BraxEnv:
     """The registered environment `name`, made with `kwargs`."""
     if name == "swimmer":
-        raise UserError("brax/swimmer calls functions that this version of JAX no longer has; Brax must mend that.")
+        raise UserError("brax/swimmer calls functions that this version of JAX no longer has; Brax has to fix that.")
     if name not in envs._envs:
         raise unknown("brax", name, names())
     env_id = f"brax/{name}"
@@ -106,6 +106,7 @@ class BraxEnv:
             reward=inner.reward,
             terminated=terminated,
             truncated=(steps >= MAX_STEPS) & ~terminated,
+            info=inner.metrics,
         )
         return (inner, steps), moved
 

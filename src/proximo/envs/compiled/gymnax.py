@@ -105,6 +105,7 @@ class GymnaxEnv:
             truncated=truncated,
             success=info.get("is_success"),
             final_obs=final_obs,
+            info=info,
         )
         return state, moved
 

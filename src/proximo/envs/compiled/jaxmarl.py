@@ -116,7 +116,7 @@ class JaxMarlEnv:
 
     def step(self, key: jax.Array, state: State, actions: dict[str, PyTree]) -> tuple[State, TeamTransition]:
         with lenient():
-            obs, inner, reward, done, _ = self.env.step_env(key, state.env, actions)
+            obs, inner, reward, done, info = self.env.step_env(key, state.env, actions)
             masks = self._masks(inner)
         length = state.length + 1
         over = jnp.asarray(done[EVERYTHING], bool)
@@ -131,6 +131,7 @@ class JaxMarlEnv:
             over=over,
             action_mask=masks,
             critic_state=obs.get(STATE),
+            info=info,
         )
         return State(inner, length), moved
 

@@ -130,6 +130,7 @@ class JumanjiEnv:
             terminated=ended & (step.discount == 0),
             truncated=ended & (step.discount != 0),
             action_mask=None if self._mask_shape is None else step.observation.action_mask.reshape(-1).astype(bool),
+            info=step.extras,
         )
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium.vector.utils import create_empty_array
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from proximo.compile import cached, key_of
 from proximo.envs.api import JaxEnv, LaneStep, Timestep
 from proximo.envs.compiled.agents import Members, Report, grouped, without_absent
 from proximo.envs.keys import Stated, env_key
+from proximo.errors import UserError
 from proximo.types import PyTree, Struct
 
 UNSAID = -1
@@ -38,16 +41,25 @@ def where_env(flags: jax.Array, chosen: PyTree, otherwise: PyTree) -> PyTree:
 
 class VectorizedEnv:
     """A `CompiledEnv` made of `num_envs` independent copies of `env`. Without `auto_reset`, one stays where its episode
-    ended."""
+    ended. `info` names the numbers in its info that are reported with each step."""
 
-    def __init__(self, env: JaxEnv, num_envs: int, max_steps: int | None = None, auto_reset: bool = True):
+    def __init__(
+        self,
+        env: JaxEnv,
+        num_envs: int,
+        max_steps: int | None = None,
+        auto_reset: bool = True,
+        info: tuple[str, ...] = (),
+    ):
         self.env = grouped(env)
         self.spec = env.spec
         self.num_envs = num_envs
         self.max_steps = max_steps
-        self._state_types, self._report_types = cached(key_of("types", env_key(self.env)), self._settled_types)
+        self.info = info
+        types = cached(key_of("types", env_key(self.env), info), self._settled_types)
+        self._state_types, self._report_types, self.info_names = types
         self.auto_reset = auto_reset
-        self.stated = Stated(self, num_envs, max_steps, auto_reset, inside=self.env)
+        self.stated = Stated(self, num_envs, max_steps, auto_reset, info, inside=self.env)
 
     @property
     def resets_itself(self) -> bool:
@@ -73,6 +85,7 @@ class VectorizedEnv:
             success=jnp.full(self.num_envs, UNSAID, jnp.int8),
             critic_state=first.critic_state,
             final_critic_state=first.critic_state,
+            info=jnp.full((self.num_envs, len(self.info)), jnp.nan, jnp.float32) if self.info else None,
         )
 
     def step(
@@ -111,6 +124,7 @@ class VectorizedEnv:
             success=jnp.full(self.num_envs, UNSAID, jnp.int8) if moved.success is None else moved.success,
             critic_state=critic_state,
             final_critic_state=_final(moved.final_critic_state, moved.critic_state, moved.over),
+            info=moved.info,
         )
         alive, acts = ({name: now[flag] for name, now in following.items()} for flag in ("alive", "acts"))
         return VectorState(env_state, jnp.where(over, 0, length), alive, acts), timestep
@@ -160,24 +174,54 @@ class VectorizedEnv:
         critic_state = _cast(first.critic_state, types.critic_state)
         return _cast(state, self._state_types), replace(first, groups=groups, critic_state=critic_state)
 
+    def _with_tracked(self, moved: Report) -> Report:
+        """`moved` with those entries of its info that are tracked."""
+        return replace(moved, info=self._tracked(moved.info or {}) if self.info else None)
+
+    def _tracked(self, info: Mapping[str, Any]) -> Float[Array, " I"]:
+        """The entries of an info that are tracked; NaN for one that it does not have."""
+
+        def number(name: str) -> Float[Array, ""]:
+            given = info.get(name, np.nan)
+            try:
+                leaves = [jnp.asarray(leaf, jnp.float32).reshape(-1) for leaf in jax.tree.leaves(given)]
+            except (TypeError, ValueError):  # of a text, for example
+                leaves = []
+            each = jnp.concatenate(leaves) if leaves else jnp.zeros(0)
+            if each.size != 1 and not (each.size and self.spec.groups.many):
+                came = f"{each.size} numbers" if each.size else type(given).__name__
+                raise UserError(
+                    f"{self.spec.id}: info[{name!r}] must be a number to be tracked (track.info), not {came}."
+                )
+            return each.mean()
+
+        return jnp.stack([number(name) for name in self.info])
+
     def _moved(self, keys: jax.Array, state: PyTree, action: PyTree, task: PyTree) -> tuple[PyTree, Report]:
         def one(*given: Any, **task: PyTree) -> tuple[PyTree, Report]:
             state, moved = self.env.step(*given, **task)
-            return _cast(state, self._state_types), _cast(moved, self._report_types)
+            return _cast(state, self._state_types), _cast(self._with_tracked(moved), self._report_types)
 
         moved: tuple[PyTree, Report] = jax.vmap(one)(keys, state, action, **_tasks(task))
         return moved
 
-    def _settled_types(self) -> tuple[PyTree, Report]:
+    def _settled_types(self) -> tuple[PyTree, Report, list[str]]:
         """The types of a state and a report after a step. A `reset` may give others (Python numbers, ints that
-        become floats), and a loop needs one type: everything is cast to these."""
+        become floats), and a loop needs one type: everything is cast to these. And what its info has."""
         # Not a sample: none can be drawn from between the smallest and the largest double.
         action = {name: create_empty_array(group.action_space, group.size) for name, group in self.spec.groups.items()}
         key = jax.random.key(0)
         # JAX remembers what it traced by the function, and the methods of an environment stay equal when it changes.
         state, _ = jax.eval_shape(lambda key: self.env.reset(key), key)
-        types: tuple[PyTree, Report] = jax.eval_shape(lambda *given: self.env.step(*given), key, state, action)
-        return types
+        names: list[str] = []
+
+        def step(*given: Any) -> tuple[PyTree, Report]:
+            state, moved = self.env.step(*given)
+            names.extend(moved.info or ())
+            return state, self._with_tracked(moved)
+
+        types: tuple[PyTree, Report] = jax.eval_shape(step, key, state, action)
+        return *types, names
 
 
 def settled(members: Members, alive: jax.Array | None, over: jax.Array) -> Members:

@@ -13,21 +13,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import envpool
+import jax
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proximo.config import EnvConfig
-from proximo.envs.api import Part, Timestep
 from proximo.envs.arguments import made_with
-from proximo.envs.groups import ONE
-from proximo.envs.host.pool import split_parts, timestep
-from proximo.envs.host.shared_memory import UNSAID, Buffers, Layout, private_memory
+from proximo.envs.host.batched import Batch, BatchedEnvs, Report, info_table
+from proximo.envs.host.pool import split_parts
 from proximo.envs.host.workers import num_cores
 from proximo.envs.spec import EnvSpec
-from proximo.errors import EnvError, UserError
-from proximo.host_seeds import RESET_OFFSET
-from proximo.spaces import Path, build, leaves, pick, shown
+from proximo.errors import UserError
+from proximo.spaces import Path, build
 from proximo.types import PyTree
 
 OWN = {
@@ -39,6 +37,8 @@ OWN = {
     "max_num_players": "Proximo trains one agent there",
 }
 """Arguments of EnvPool that settings stand for."""
+NUMBERS = {"env_id", "players"}
+"""Of an info: which environments it is about."""
 
 
 def names() -> list[str]:
@@ -95,105 +95,69 @@ class EnvPoolSource:
             max_steps=int(spec.config.max_episode_steps),
         )
 
-    def open_envs(self, num_envs: int, env: EnvConfig) -> EnvPoolEnvs:
+    def open_envs(self, num_envs: int, env: EnvConfig) -> BatchedEnvs:
         if env.on_error == "restart":
             raise UserError(f"{self.spec.id} cannot be started anew after a failure; use env.on_error=stop.")
-        return EnvPoolEnvs(self, num_envs, env)
+        threads = max(env.workers, 1) if isinstance(env.workers, int) else num_cores()
+
+        def open_batch(envs: slice) -> EnvPoolBatch:
+            return EnvPoolBatch(self, envs.stop - envs.start, threads, env.max_steps_per_episode)
+
+        opened = BatchedEnvs(self.spec, num_envs, env, split_parts(num_envs, env.groups), open_batch)
+        opened.notices.append(f"{self.spec.id}: {num_envs} environments on {threads} threads (env.workers).")
+        return opened
 
 
-class EnvPoolEnvs:
-    """A `HostEnv` over one EnvPool for each part, so that one is stepped while the policy looks at another."""
+class EnvPoolBatch(Batch):
+    """One of EnvPool's pools."""
 
-    def __init__(self, source: EnvPoolSource, num_envs: int, env: EnvConfig):
-        self.spec = source.spec
-        self.num_envs = num_envs
-        self._name, self._kwargs = source.name, source.kwargs
-        self._limit = env.max_steps_per_episode
-        self._envs = split_parts(num_envs, env.groups)
-        self.parts: tuple[Part, ...] = tuple((envs,) for envs in self._envs)
-        cores = num_cores()
-        self._threads = max(env.workers, 1) if isinstance(env.workers, int) else cores
-        self.notices = [f"{self.spec.id}: {num_envs} environments on {self._threads} threads (env.workers)."]
-        layout = Layout(self.spec, num_envs, 0)
-        self._buffers = Buffers(layout, private_memory(layout))
-        self._buffers.success[...] = UNSAID
-        self._own = self._buffers.groups[ONE]
-        self._paths = [path for path, _ in leaves(self.spec.observation_space)]
-        self._all = timestep(self._buffers, self.spec, slice(0, num_envs))
-        self._views = [timestep(self._buffers, self.spec, envs) for envs in self._envs]
-        self._pools: list[Any] = []
-        self._steps = [0] * len(self._envs)
+    def __init__(self, source: EnvPoolSource, num_envs: int, threads: int, limit: int | None):
+        super().__init__()
+        self._source = source
+        self._options = source.kwargs | ({} if limit is None else {"max_episode_steps": limit})
+        self._sizes = {"num_envs": num_envs, "num_threads": min(num_envs, threads)}
+        self._order = np.arange(num_envs)
+        self._pool: Any = None
+        self._ended = np.zeros(num_envs, bool)
 
-    def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Report:
         if options is not None:
-            raise UserError(f"{self.spec.id} takes no options at a reset.")
+            raise UserError(f"{self._source.spec.id} takes no options at a reset.")
         self.close()
-        self._steps = [0] * len(self._envs)
         with _quiet():
-            self._pools = [self._made(seed + RESET_OFFSET, envs) for envs in self._envs]
-            for part, pool in enumerate(self._pools):
-                pool.async_reset()
-                self._own.valid[self._envs[part]] = False  # a reset gives no reward
-                self._read(part)
-        self._own.valid[...] = True
-        return self._all
+            made = self._options | self._sizes
+            self._pool = envpool.make(self._source.name, env_type="gymnasium", seed=seed, **made)
+            self._pool.async_reset()
+            report = self._report()
+        self._ended[...] = False
+        return Report(report.obs)  # some environments write whatever the memory held in the place of a reward
 
-    def send(self, part: int, action: dict[str, PyTree]) -> None:
-        self._pools[part].send(_as_given(action[ONE], self.spec))
+    def send(self, action: Any) -> None:
+        self._pool.send(_as_given(action, self._source.spec))
 
-    def recv(self, part: int) -> Timestep:
-        self._steps[part] += 1
-        envs, own = self._envs[part], self._own
-        # What follows an end is the reset.
-        np.logical_or(own.terminated[envs], own.truncated[envs], out=own.valid[envs])
-        np.logical_not(own.valid[envs], out=own.valid[envs])
-        self._read(part)
-        return self._views[part]
-
-    def get_states(self) -> list[bytes | None]:
-        return [None] * self.num_envs  # EnvPool does not show them
-
-    def set_states(self, states: list[bytes]) -> bool:
-        return False
+    def recv(self) -> Report:
+        report = self._report()
+        valid = ~self._ended  # what follows an end is the reset
+        self._ended = np.asarray(report.terminated | report.truncated)
+        return report._replace(valid=valid)
 
     def close(self) -> None:
-        for pool in self._pools:
-            pool.close()
-        self._pools = []
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
-    def _made(self, seed: int, envs: slice) -> Any:
-        count = envs.stop - envs.start
-        limit = {} if self._limit is None else {"max_episode_steps": self._limit}
-        return envpool.make(
-            self._name,
-            env_type="gymnasium",
-            num_envs=count,
-            num_threads=min(count, self._threads),
-            seed=seed + envs.start,
-            **self._kwargs | limit,
-        )
-
-    def _read(self, part: int) -> None:
-        """Wait for a part, and take over what it reports, in the order of environments."""
-        obs, reward, terminated, truncated, info = self._pools[part].recv()
-        envs, own, order = self._envs[part], self._own, info["env_id"]
-        for path, array, final in zip(self._paths, own.obs, own.final_obs, strict=True):
-            array[envs][order] = pick(obs, path)
-            final[envs] = array[envs]
-            if array.dtype.kind == "f" and not np.isfinite(array[envs]).all():
-                self._fail(part, f"observation{shown(path)} is not finite", np.isfinite(array[envs]))
-        own.reward[envs][order] = reward
-        own.reward[envs][~own.valid[envs]] = 0  # there some environments write whatever the memory held
-        own.terminated[envs][order] = terminated
-        own.truncated[envs][order] = truncated & ~terminated
-        np.logical_or(own.terminated[envs], own.truncated[envs], out=self._buffers.reset[envs])
-        if not np.isfinite(own.reward[envs]).all():
-            self._fail(part, "the reward is not finite", np.isfinite(own.reward[envs]))
-
-    def _fail(self, part: int, what: str, well: NDArray[Any]) -> None:
-        number = int(np.flatnonzero(~well.reshape(len(well), -1).all(axis=1))[0]) + self._envs[part].start
-        self.close()
-        raise EnvError(f"The environment {self.spec.id} (number {number}, step {self._steps[part]:,}) failed: {what}.")
+    def _report(self) -> Report:
+        """Wait, and put what is reported into the order of environments."""
+        obs, reward, terminated, truncated, info = self._pool.recv()
+        told = None
+        if names := self._source.spec.info:
+            told = info_table(names, info, len(self._order))
+            self.info_names = sorted(set(info) - NUMBERS)
+        if not np.array_equal(info["env_id"], self._order):
+            order = np.argsort(info["env_id"])
+            given = (obs, reward, terminated, truncated, told)
+            obs, reward, terminated, truncated, told = jax.tree.map(lambda leaf: leaf[order], given)
+        return Report(obs, reward, terminated, truncated, info=told)
 
 
 def _as_given(action: PyTree, spec: EnvSpec) -> NDArray[Any]:

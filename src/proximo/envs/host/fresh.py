@@ -17,8 +17,8 @@ class Fresh:
         self.factory = factory
         self._given: list[weakref.ref[Any]] = []  # those that are still there
 
-    def __call__(self) -> Any:
-        env = self.factory()
+    def __call__(self, **given: Any) -> Any:
+        env = self.factory(**given)
         base = getattr(env, "unwrapped", None)
         if base is None:
             return env  # no environment: whoever asked for one says so

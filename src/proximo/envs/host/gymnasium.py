@@ -6,7 +6,6 @@ import copy
 import difflib
 import importlib
 import importlib.util
-import math
 import re
 import traceback
 from collections.abc import Callable
@@ -16,17 +15,17 @@ from typing import Any
 import gymnasium
 
 from proximo.config import EnvConfig
-from proximo.envs.arguments import NOTHING, Kwargs, WithKwargs, Wrappers, refused
+from proximo.envs.arguments import NOTHING, Kwargs, WithKwargs, Wrappers, in_words, refused
 from proximo.envs.host.camera import Camera
 from proximo.envs.host.drawing import PICTURES, drawable
 from proximo.envs.host.fresh import Fresh
 from proximo.envs.host.num_workers import StepTime
 from proximo.envs.host.pool import AsyncEnvPool
 from proximo.envs.host.registered import make_atari, make_registered, make_wrapped
+from proximo.envs.host.reward_space import check_reward_space
 from proximo.envs.host.slot import CRITIC_STATE
-from proximo.envs.host.snapshot import BOOKKEEPING
 from proximo.envs.host.transfer import MASK, learnable, mask_method, read_mask
-from proximo.envs.installed import find_module
+from proximo.envs.installed import find_like, find_module, plugins
 from proximo.envs.own_modules import look_here_for
 from proximo.envs.spec import EnvSpec
 from proximo.errors import EnvError, OtherKind, UserError, quoted
@@ -36,8 +35,7 @@ from proximo.spaces import to_mask
 PLUGINS = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 MODULE_AND_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^:]+")
-PASSING = (gymnasium.Wrapper.step, gymnasium.ObservationWrapper.step, gymnasium.ActionWrapper.step)
-"""A wrapper with one of these leaves rewards as they are."""
+LACKING = re.compile(r"missing \d+ required .*argument")
 UNKNOWN = (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound)
 
 
@@ -55,6 +53,16 @@ def names() -> list[str]:
     return [env_id for env_id in ids if not env_id.startswith("GymV")]
 
 
+def registered_by(module: str) -> list[str]:
+    """The ids that importing a module adds."""
+    before = set(gymnasium.registry)
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise UserError(f"{module} cannot be imported: {in_words(error)}.") from None
+    return [env_id for env_id in gymnasium.registry if env_id not in before]
+
+
 def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSource:
     """The environment with the id `name`, made with `kwargs`, inside of `wrappers`."""
     for prefix, (package, extra) in PLUGINS.items():
@@ -63,7 +71,11 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSo
                 raise UserError(f'{name} needs the package {package}; pip install "proximo[{extra}]"')
             importlib.import_module(package)
     if ":" in name and not MODULE_AND_ID.fullmatch(name):
-        raise UserError(f"{name} is no id of an environment; `module:Id`, such as my_package.envs:MyEnv-v0, names one.")
+        module, _, rest = name.partition(":")
+        meant = f"{module.replace('-', '_')}:{rest}"  # pip knows packages with a dash
+        hint = "`module:Id`, such as my_package.envs:MyEnv-v0, names one."
+        hint = f"did you mean {meant}?" if MODULE_AND_ID.fullmatch(meant) else hint
+        raise UserError(f"{name} is not an environment id; {hint}")
     if ":" in name:
         look_here_for(name.partition(":")[0])
     if ":" not in name and name not in gymnasium.registry:
@@ -77,7 +89,7 @@ def make(name: str, /, *, wrappers: Wrappers = (), **kwargs: Any) -> GymnasiumSo
 
 
 def accepts(env: Any) -> bool:
-    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | type):
+    if isinstance(env, gymnasium.Env | type):
         return True
     return callable(env) and not hasattr(env, "step")
 
@@ -88,11 +100,6 @@ def wrap(env: Any, wrappers: Wrappers = ()) -> GymnasiumSource:
     def wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
         return partial(make_wrapped, factory, tuple(wrappers)) if wrappers else factory
 
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise UserError(
-            f"{type(env).__name__} is a vector of environments; hand in a single environment or a factory of them, "
-            f"and say how many there shall be with num_envs."
-        )
     if not isinstance(env, gymnasium.Env):
         source = GymnasiumSource(wrapped(Fresh(env)), None, kwargs=env.keywords if isinstance(env, WithKwargs) else {})
         source.check_fresh()
@@ -130,7 +137,7 @@ class GymnasiumSource:
             answer = env.reset(seed=0)
         except Exception as error:
             raise EnvError(
-                f"The environment {name} cannot be reset: {type(error).__name__}: {error}.", traceback.format_exc()
+                f"The environment {name} cannot be reset: {in_words(error)}.", traceback.format_exc()
             ) from None
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
             raise UserError(
@@ -196,8 +203,14 @@ def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gym
     except Exception as error:
         if kwargs:
             raise refused(env_id or "The environment", kwargs, error) from None
+        if env_id and isinstance(error, TypeError) and LACKING.search(str(error)):
+            raise UserError(
+                f"{env_id} cannot be made without arguments: {in_words(error.__cause__ or error)}. env.kwargs "
+                f"(--env-arg NAME=VALUE) gives them; what is no plain data, such as a table, belongs into a factory in "
+                f"Python, or into a module of yours that registers an id with it."
+            ) from None
         raise EnvError(
-            f"{env_id or 'The environment'} cannot be made: {type(error).__name__}: {error}.", traceback.format_exc()
+            f"{env_id or 'The environment'} cannot be made: {in_words(error)}.", traceback.format_exc()
         ) from None
     if not isinstance(env, gymnasium.Env):
         raise OtherKind(
@@ -218,37 +231,32 @@ def _missing(error: ModuleNotFoundError, env_id: str | None) -> str:
 
 
 def _unknown(env_id: str) -> str:
-    module = None if ":" in env_id else find_module(env_id)
-    if module is not None:
-        return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
     before, colon, name = env_id.rpartition(":")
     if colon:
-        same = difflib.get_close_matches(name, list(gymnasium.registry), 1, 0.6)
-        return f"{before} registers no environment {name}{f'; did you mean {before}:{same[0]}?' if same else '.'}"
+        return _not_registered(before, name)
+    if module := find_module(env_id):
+        return f"{env_id} is not registered before its package is imported; {module}:{env_id} does both."
+    package, slash, rest = env_id.partition("/")
+    if slash and package in plugins():
+        return f"There is no environment {env_id}; did you mean {package}:{rest}?"
+    if module := find_like(env_id):
+        return (
+            f"There is no environment {env_id} before a package is imported that registers it; {module} is installed "
+            f"and has ids like it: try {module}:{env_id}."
+        )
     near = difflib.get_close_matches(env_id, names(), 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "`proximo envs` lists what there is."
     return f"There is no environment {env_id}; {hint}"
 
 
-def check_reward_space(env: Any, name: str) -> None:
-    """Refuse an environment that declares several rewards for each step, unless a wrapper may make one of them. What
-    does so without a word is named at its first step."""
-    while not declares_rewards(env):
-        if not isinstance(env, gymnasium.Wrapper) or (type(env) not in BOOKKEEPING and type(env).step not in PASSING):
-            return
-        env = env.env
-    shape = getattr(env.reward_space, "shape", None)
-    if shape and math.prod(shape) > 1:
-        raise UserError(
-            f"{name} gives {math.prod(shape)} rewards at each step (its reward_space is {env.reward_space}), and PPO "
-            f"learns from one number; put a wrapper around it that weighs and adds them (env.wrappers), as "
-            f"mo_gymnasium.wrappers:LinearReward does."
-        )
-
-
-def declares_rewards(env: Any) -> bool:
-    """Whether this very object has a `reward_space`: wrappers pass on the attributes of what they wrap."""
-    return "reward_space" in vars(env) or hasattr(type(env), "reward_space")
+def _not_registered(module: str, name: str) -> str:
+    """What is to be said of a module that was imported and did not register an id."""
+    said = f"{module} registers no environment {name}"
+    elsewhere = find_module(name)
+    if elsewhere is not None and elsewhere != module:
+        return f"{said}, but {elsewhere} does: {elsewhere}:{name}."
+    same = difflib.get_close_matches(name, list(gymnasium.registry), 1, 0.6)
+    return f"{said}; did you mean {module}:{same[0]}?" if same else f"{said}."
 
 
 def find_mask(env: gymnasium.Env[Any, Any], obs: Any, info: Any) -> str | None:

@@ -109,23 +109,24 @@ class Player:
 
     def action(self) -> Any:
         """The next action."""
-        flags = iter(self._flags())
+        return random_action(self._space, self._mask, self._random)
 
-        def drawn(_: Path, leaf: spaces.Space[Any]) -> Any:
-            picked = [int(self._random.choice(np.flatnonzero(next(flags)))) for _ in choices(leaf)]
-            if isinstance(leaf, spaces.Discrete):
-                return picked[0] + int(leaf.start)
-            if isinstance(leaf, spaces.MultiDiscrete):
-                return (np.reshape(picked, leaf.shape) + leaf.start).astype(leaf.dtype)
-            if isinstance(leaf, spaces.MultiBinary):
-                return np.reshape(picked, leaf.shape).astype(leaf.dtype)
-            leaf._np_random = self._random
-            return leaf.sample()
 
-        return build(self._space, drawn)
+def random_action(space: spaces.Space[Any], mask: np.ndarray | None, random: np.random.Generator) -> Any:
+    """A member of `space` that `mask` allows. Boxes of `space` are given the generator `random`."""
+    sizes = choices(space)
+    allowed = np.ones(sum(sizes), bool) if mask is None else mask.reshape(-1)
+    flags = iter(np.split(allowed, np.cumsum(sizes)[:-1]))
 
-    def _flags(self) -> list[np.ndarray]:
-        """Which options each choice has."""
-        sizes = choices(self._space)
-        mask = np.ones(sum(sizes), bool) if self._mask is None else self._mask
-        return np.split(mask, np.cumsum(sizes)[:-1])
+    def drawn(_: Path, leaf: spaces.Space[Any]) -> Any:
+        picked = [int(random.choice(np.flatnonzero(next(flags)))) for _ in choices(leaf)]
+        if isinstance(leaf, spaces.Discrete):
+            return picked[0] + int(leaf.start)
+        if isinstance(leaf, spaces.MultiDiscrete):
+            return (np.reshape(picked, leaf.shape) + leaf.start).astype(leaf.dtype)
+        if isinstance(leaf, spaces.MultiBinary):
+            return np.reshape(picked, leaf.shape).astype(leaf.dtype)
+        leaf._np_random = random
+        return leaf.sample()
+
+    return build(space, drawn)

@@ -95,6 +95,10 @@ class AsyncEnvPool:
         self._all = timestep(self._buffers, spec, slice(0, num_envs))
         self._views = [timestep(self._buffers, spec, envs_of(part)) for part in self.parts]
 
+    @property
+    def info_names(self) -> list[str]:
+        return bytes(self._buffers.info_names).rstrip(b"\0").decode(errors="ignore").splitlines()
+
     def reset(self, seed: int, options: dict[str, Any] | None = None) -> Timestep:
         buffers = self._buffers
         buffers.seed[0] = seed
@@ -284,6 +288,7 @@ def timestep(buffers: Buffers, spec: EnvSpec, envs: slice) -> Timestep:
         success=buffers.success[envs],
         critic_state=judged(buffers.critic_state),
         final_critic_state=judged(buffers.final_critic_state),
+        info=buffers.info[envs] if spec.info else None,
     )
 
 

@@ -20,6 +20,8 @@ ALIGNMENT = 64
 UNSAID = -1
 """In `success`: the environment does not say."""
 NOBODY = -1
+MOST_NAMES = 4096
+"""Bytes."""
 PRESENCE = ("present", "alive", "acts")
 """Flags of agents that may be absent, see `LaneStep`."""
 _atomic = threading.Lock()
@@ -79,6 +81,8 @@ class Layout:
             *judged,
             ("reset", envs, bool),
             ("success", envs, np.int8),
+            ("info", (*envs, len(self.spec.info)), np.float32),
+            ("info_names", (MOST_NAMES if self.spec.info else 0,), np.uint8),  # what infos had, a line for each entry
             ("episode", envs, np.int64),  # the number of each environment's episode
             ("heartbeat", workers, np.float64),  # when each worker last began something
             ("current_env", workers, np.int32),  # the environment that each worker is at
@@ -171,6 +175,8 @@ class Buffers:
         """Everything that is observed [E, ...], to be looked at."""
         self.reset = arrays["reset"]
         self.success = arrays["success"]
+        self.info = arrays["info"]
+        self.info_names = arrays["info_names"]
         self.episode = arrays["episode"]
         self.heartbeat = arrays["heartbeat"]
         self.current_env = arrays["current_env"]

@@ -9,6 +9,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +37,7 @@ from proximo.envs.spec import EnvSpec
 from proximo.host_seeds import RESET_OFFSET, SEED_INTERVAL, episode_seed, restart_seed
 from proximo.spaces import Path, leaves
 
-LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
 CRITIC_STATE = "critic_state"
 """What critics see besides is called so, in the info of an environment."""
 STATE_ASKED = "when its state was asked for or given back"
@@ -93,6 +94,39 @@ class Fault:
     trace: str = ""
 
 
+class InfoRow:
+    """Where the entries of an environment's info that are tracked are written: NaN where one is not there, or is no
+    finite number."""
+
+    def __init__(self, names: tuple[str, ...], row: np.ndarray, seen: np.ndarray | None):
+        """`seen` is where all names are written that infos have, if this environment is the one to tell."""
+        self._names, self._row = names, row
+        self._seen, self._known = seen, set[str]()
+
+    def write(self, info: Any) -> None:
+        if not isinstance(info, dict):
+            raise not_a_dictionary(info)
+        for place, name in enumerate(self._names):
+            value = info.get(name)
+            self._row[place] = np.nan if value is None else tracked_number(name, value)
+
+    def write_means(self, infos: Mapping[Any, Any]) -> None:
+        """Of many agents: of each entry, the mean over those who have it."""
+        told = [info for info in infos.values() if isinstance(info, Mapping)]
+        for place, name in enumerate(self._names):
+            each = [tracked_number(name, info[name]) for info in told if info.get(name) is not None]
+            known = [number for number in each if not isnan(number)]
+            self._row[place] = sum(known) / len(known) if known else np.nan
+
+    def note_names(self, info: Mapping[Any, Any]) -> None:
+        """Write down what an info has, for a user who has named something else."""
+        if self._seen is None or self._known >= (names := set(map(str, info))):
+            return
+        self._known |= names
+        text = "\n".join(sorted(self._known)).encode()[: len(self._seen)]
+        self._seen[: len(text)] = np.frombuffer(text, np.uint8)
+
+
 class Slot:
     """An environment of one agent, and its rows in the buffers."""
 
@@ -115,6 +149,9 @@ class Slot:
         self._final_rows: list[Row] = []
         self._hook: Any = None  # what can save and restore the environment, if there is something
         self._recording = Recording()
+        names = options.spec.info
+        seen = buffers.info_names if index == 0 else None
+        self._info = InfoRow(names, buffers.info[index], seen) if names else None
         self._lay_out()
         self._action_bytes = [own_bytes(array) for array in self._own_actions()]
 
@@ -174,6 +211,8 @@ class Slot:
         recording.rewards += number
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = flag_of(terminated, "terminated"), flag_of(truncated, "truncated")
+        if self._info is not None:
+            self._info.write(info)
         if length == self._limit and not terminated:
             truncated = True
         if terminated or truncated:
@@ -194,10 +233,12 @@ class Slot:
         own.truncated[index] = truncated and not terminated
         self._buffers.reset[index] = True
         if not isinstance(info, dict):
-            raise EnvContractError(f"step must return a dictionary as info, not {kind_of(info)}")
+            raise not_a_dictionary(info)
         for row in self._final_state_rows:
             row.write(critic_state(info))
             row.check()
+        if self._info is not None:
+            self._info.note_names(info)
         said = info.get("is_success")
         self._buffers.success[index] = UNSAID if said is None else bool(said)
         return self._begin_next()
@@ -226,6 +267,7 @@ class Slot:
         for row, final in zip(self._state_rows, self._final_state_rows, strict=True):
             final.array[...] = row.array
         self._count_for_nothing()
+        self._buffers.info[self.index] = np.nan
         self._buffers.reset[self.index] = True
         self._flagged = True
 
@@ -475,6 +517,25 @@ def in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())[:LONGEST]
 
 
+def tracked_number(name: str, value: Any) -> float:
+    """An entry of an info that is tracked; NaN if it is no finite number."""
+    try:
+        if type(value) is not float and _is_text(value):
+            raise TypeError("even if it can be read as a number")
+        number = float(value.item() if type(value) is np.ndarray and value.size == 1 else value)
+    except OverflowError:
+        return np.nan
+    except (TypeError, ValueError):
+        raise EnvContractError(
+            f"info[{name!r}] must be a number to be tracked (track.info), not {kind_of(value)}"
+        ) from None
+    return number if -LARGEST_NUMBER <= number <= LARGEST_NUMBER else np.nan
+
+
+def not_a_dictionary(info: Any) -> EnvContractError:
+    return EnvContractError(f"step must return a dictionary as info, not {kind_of(info)}")
+
+
 def reward_of(reward: Any, whose: str = "") -> float:
     """A reward as it was given, if it is a number that can be learned from."""
     try:
@@ -485,7 +546,7 @@ def reward_of(reward: Any, whose: str = "") -> float:
         several = not _is_text(reward) and np.ndim(reward) > 0 and np.size(reward) > 1
         hint = "; a wrapper can weigh and add several" if several else ""
         raise EnvContractError(f"the reward{whose} must be a number, not {kind_of(reward)}{hint}") from None
-    if not -LARGEST_REWARD <= number <= LARGEST_REWARD:
+    if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:
         raise EnvContractError(f"the reward{whose} is {number}")
     return number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,6 +148,8 @@ class TeamSlot(Slot):
             for part in self._action_bytes:
                 recording.actions += part
         obs, rewards, terminations, truncations, infos = self._stepped()
+        if self._info is not None:
+            self._info.write_means(infos)
         there, was, members = self._there(), self._alive, self._members
         ends = [_ends(member, terminations, "termination") for member in members]
         cut = [_ends(member, truncations, "truncation") for member in members]
@@ -179,6 +182,8 @@ class TeamSlot(Slot):
                 row.check()
         if over:
             self._buffers.success[self.index] = _success(infos)
+            if self._info is not None:
+                self._info.note_names(ChainMap(*(dict(info) for info in infos.values() if isinstance(info, Mapping))))
         else:
             self._alive, self._acts = stays, self._on_turn(stays)
             self._show(obs, infos)

@@ -23,34 +23,33 @@ class EnvContractError(Exception):
 
 
 class Row:
-    """Where one entry of an observation is written: the row `index` of `array`. `what` is what errors call it."""
+    """Where one entry of an observation is written: the row `index` of `array`, or several side by side. `what` is what
+    errors call it."""
 
-    def __init__(self, path: Path, array: NDArray[Any], index: int, what: str = "observation"):
+    def __init__(self, path: Path, array: NDArray[Any], index: int | slice, what: str = "observation"):
         self.path = path
-        self._what = what
+        self.what = what
+        self.title = f"{what}{shown(path)}"
         self.array = array[index, ...]
         self._shape, self._dtype = self.array.shape, self.array.dtype
 
     def write(self, obs: Any) -> None:
         if self.path:
             try:
-                obs = pick(obs, self.path)
+                whole, obs = obs, pick(obs, self.path)
             except (KeyError, IndexError, TypeError):
-                raise EnvContractError(f"the {self._what} has no entry {shown(self.path)}") from None
+                came = f"a dictionary with {list(whole)}" if isinstance(whole, Mapping) else f"a {type(whole).__name__}"
+                raise EnvContractError(f"the {self.what} has no entry {shown(self.path)}, being {came}") from None
         value = obs if type(obs) is np.ndarray else np.asarray(obs)
         if value.shape != self._shape:
-            raise EnvContractError(
-                f"{self._what}{shown(self.path)} must have the shape {self._shape}, not {value.shape}"
-            )
+            raise EnvContractError(f"{self.title} must have the shape {self._shape}, not {value.shape}")
         if value.dtype is self._dtype:
             self.array[...] = value
             return
         try:
             np.copyto(self.array, value, casting="same_kind")
         except TypeError:
-            raise EnvContractError(
-                f"{self._what}{shown(self.path)} must be of a type like {self._dtype}, not {value.dtype}"
-            ) from None
+            raise EnvContractError(f"{self.title} must be of a type like {self._dtype}, not {value.dtype}") from None
 
     def check(self) -> None:
         if self._dtype.kind != "f" or isfinite(np.vdot(self.array, self.array)):
@@ -58,7 +57,7 @@ class Row:
         wrong = np.argwhere(~np.isfinite(self.array))
         if len(wrong):
             first = tuple(int(number) for number in wrong[0])
-            raise EnvContractError(f"{self._what}{shown(self.path)} is {self.array[first]} at the index {list(first)}")
+            raise EnvContractError(f"{self.title} is {self.array[first]} at the index {list(first)}")
 
 
 def learnable(

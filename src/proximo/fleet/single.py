@@ -1,4 +1,4 @@
-"""One run of an experiment: trained from the start or gone on with, and reported on, whatever happens."""
+"""One run of a fleet: trained from the start or gone on with, and reported on, whatever happens."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from proximo.config import Config
 from proximo.display.console import Console
 from proximo.errors import EnvError, ProximoError
-from proximo.experiment.outcomes import ERROR
-from proximo.run_dir.directory import METRICS
+from proximo.fleet.jobs import HandedIn
+from proximo.fleet.worker import LET_GO_SECONDS, Message
+from proximo.run_dir.directory import ERROR, METRICS
 from proximo.run_dir.files import write_atomically
 from proximo.run_dir.read import COMPLETE, is_running
 from proximo.train.checkpoint import steps
 from proximo.train.trainer import PPOTrainer
-
-Message = dict[str, Any]
-REPORT_SECONDS = 0.25
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-LET_GO_SECONDS = 20.0
-"""How long a process whose experiment was killed may take to save its run."""
 
 
 def run_single_experiment(
@@ -46,7 +40,7 @@ def run_single_experiment(
     own = {"loss": loss, "optimizer": optimizer}
     if out is None:
         trainer = PPOTrainer(env, config=config, console=console, **own)
-    elif _let_go(Path(out)):
+    elif let_go(Path(out)):
         trainer = PPOTrainer.resume(out, env, console=console, trust=trust, **own)
     else:
         trainer = PPOTrainer(env, config=config, out=out, console=console, **own)
@@ -54,27 +48,20 @@ def run_single_experiment(
     return trainer.train()
 
 
-def _let_go(out: Path) -> bool:
+def let_go(out: Path) -> bool:
     """Wait for a process that is still saving the run in `out`; whether there is one to go on with."""
-    until = time.monotonic() + LET_GO_SECONDS
+    until = time.monotonic() + LET_GO_SECONDS + 1
     while (out / METRICS).exists() and is_running(out) and time.monotonic() < until:
         time.sleep(0.1)
     (out / ERROR).unlink(missing_ok=True)  # of an attempt before this one
     return bool(steps(out))
 
 
-def attempt(
-    config: Config,
-    path: Path,
-    env: Any,
-    tell: Callable[[Message], None],
-    own: Mapping[str, Any] = NOTHING,
-    trust: bool = False,
-) -> Message:
-    """Train one run, whatever happens; a message that says how it ended."""
-    reporter = Reporter(tell)
+def attempt(config: Config, path: Path, given: HandedIn, note: Callable[[str], None]) -> Message:
+    """Train one run, whatever happens; how it ended, as `jobs.Ended` says it."""
+    own = {"trust": given.trust, **given.own}
     try:
-        result = run_single_experiment(config, path, env, reporter, tracked=False, trust=trust, **own)
+        result = run_single_experiment(config, path, given.env, Notes(note), tracked=False, **own)
         ended = "complete" if result["stop_reason"] in COMPLETE else result["stop_reason"]
         return {"end": ended, "seconds": result["wall_seconds"]}
     except ProximoError as error:
@@ -94,17 +81,11 @@ def _write_down(path: Path, text: str) -> None:
         return
 
 
-class Reporter(Console):
-    """The console of a run in an experiment: how far it is, a few times in a second."""
+class Notes(Console):
+    """The console of a run in a fleet: how far it is, is read from its folder."""
 
-    def __init__(self, tell: Callable[[Message], None]):
-        self._tell, self._told = tell, 0.0
-
-    def show(self, records: list[dict[str, Any]]) -> None:
-        if records and time.monotonic() - self._told >= REPORT_SECONDS:
-            self._told = time.monotonic()
-            last = records[-1]
-            self._tell({"step": last["step"], "returned": last["recent/return_mean"]})
+    def __init__(self, tell: Callable[[str], None]):
+        self._tell = tell
 
     def note(self, sentence: str) -> None:
-        self._tell({"note": sentence})
+        self._tell(sentence)

@@ -1,15 +1,14 @@
-"""A process that trains runs of an experiment, one after the other, for environments that hold the interpreter.
+"""A process that trains runs of a fleet, one after the other.
 
-    python -m proximo.experiment.worker CORES
+    python -m proximo.fleet.worker CORES
 
-Jobs come as lines of JSON on the standard input; lines of JSON on the standard output say how they go. Signals are
-the experiment's: what they ask for, it passes on as lines too. When the input ends before it was said to, whoever gave
-the jobs is gone: the run at hand is saved, and the process ends.
+Jobs come as lines of JSON on the standard input; lines of JSON on the standard output hold notes, and how a run ended.
+Signals are the fleet's: what they ask for, it passes on as lines too. When the input ends before it was said to,
+whoever gave the jobs is gone: the run at hand is saved, and the process ends.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -22,32 +21,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from proximo import settings
+from proximo.config import Config
 from proximo.processes import end_without_threads, leave_signals, signals_blocked
 from proximo.train.interrupt import Interrupt
 
-Job = dict[str, Any]
 Message = dict[str, Any]
 END, STOP, SAVE = b"end\n", b"stop\n", b"save\n"
 """No more jobs; stop the run at hand; write a checkpoint of it."""
+LET_GO_SECONDS = 20.0
+"""How long a process whose fleet was killed may take to save its run."""
+
+
+def describe(config: Config, folder: Path, packed: str, trust: bool) -> Message:
+    """A job as a worker takes it; `packed` is what `packing.pack` made of what was handed in."""
+    return {"settings": settings.to_mapping(config), "path": str(folder), "packed": packed, "trust": trust}
+
+
+def places() -> list[str]:
+    """Where modules are found here, the user's own too."""
+    return [place or os.getcwd() for place in sys.path]
 
 
 class Worker:
     """The other side: a worker process that is given jobs, one at a time."""
 
     def __init__(self, cores: list[int], log: Path):
-        command = [sys.executable, "-P", "-m", "proximo.experiment.worker", ",".join(map(str, cores))]
-        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        with log.open("ab") as file, signals_blocked():  # they are for the experiment
+        command = [sys.executable, "-P", "-m", "proximo.fleet.worker", ",".join(map(str, cores))]
+        path = os.pathsep.join(places())
+        with log.open("ab") as file, signals_blocked():  # they are for the fleet
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 start_new_session=True,  # so is Ctrl-Z
-                env=os.environ | {"PYTHONPATH": path},  # where the user's own modules are found, too
+                env=os.environ | {"PYTHONPATH": path},
             )
 
-    def run(self, job: Job, listen: Callable[[Message], None], interrupt: Interrupt) -> Message:
+    def run(self, job: Message, note: Callable[[str], None], interrupt: Interrupt) -> Message:
         """Train one run; its last message, which says how it ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -61,7 +73,7 @@ class Worker:
                 message = json.loads(line)
                 if "end" in message:
                     return dict(message)
-                listen(message)
+                note(message["note"])
         except OSError:
             pass  # it is gone, as the next line finds out
         finally:
@@ -111,10 +123,10 @@ def main() -> None:
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)  # before JAX counts them
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what environments print is not for the experiment
+    os.dup2(2, 1)  # what environments print is not for the fleet
     leave_signals()
     end_without_threads(0)
-    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     with Interrupt(deaf=True) as interrupt:
         threading.Thread(target=_listen, args=[jobs, interrupt], daemon=True).start()
 
@@ -128,7 +140,7 @@ def main() -> None:
             say(_train(job, say) if interrupt.signal is None else {"end": "interrupted"})
 
 
-def _listen(jobs: queue.SimpleQueue[Job | None], interrupt: Interrupt) -> None:
+def _listen(jobs: queue.SimpleQueue[Message | None], interrupt: Interrupt) -> None:
     """Runs in a thread."""
     for line in sys.stdin.buffer:
         if line == END:
@@ -141,27 +153,23 @@ def _listen(jobs: queue.SimpleQueue[Job | None], interrupt: Interrupt) -> None:
             jobs.put(json.loads(line))
     else:
         interrupt.end(signal.SIGTERM)
+        last = threading.Timer(LET_GO_SECONDS, os._exit, [1])  # whatever the environment is at
+        last.daemon = True
+        last.start()
     jobs.put(None)
 
 
-def _train(job: Job, say: Callable[[Message], None]) -> Message:
-    import cloudpickle
-    import gymnasium
-
-    from proximo import settings
-    from proximo.experiment.single import attempt
-    from proximo.shards import need_devices
+def _train(job: Message, say: Callable[[Message], None]) -> Message:
+    from proximo.fleet.packing import unpack
+    from proximo.fleet.single import attempt
 
     try:
-        env, registered, own = cloudpickle.loads(base64.b64decode(job["packed"]))
+        given = unpack(job["packed"], job["trust"])
     except Exception as error:  # whatever the user's own code does
         words = f"What was handed in cannot be made in another process: {type(error).__name__}: {error}."
         return {"end": "failed", "sentence": words}
-    for spec in registered:
-        gymnasium.registry.setdefault(spec.id, spec)
-    need_devices(job["shards"])  # what any run here will need, before the first one uses JAX
     config = settings.build(settings.from_mapping(job["settings"], "the job"))
-    return attempt(config, Path(job["path"]), env, say, own, job["trust"])
+    return attempt(config, Path(job["path"]), given, lambda sentence: say({"note": sentence}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Many runs: `submit`, `events`, `cancel`, on this machine (`local`)."""
