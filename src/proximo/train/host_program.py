@@ -22,7 +22,7 @@ from proximo.policy.behaviour import Behaviour
 from proximo.ppo.nonfinite import broken
 from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.static_config import DynamicConfig, merge, split_static
-from proximo.ppo.types import TrainState
+from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import initial_lanes
 from proximo.rollout.host import HostRollout, HostRunner, make_experience
 from proximo.rollout.types import Experience, RunnerState
@@ -94,7 +94,7 @@ class HostProgram:
         """The state that was saved, with the environments put back; or, where they cannot be, all starting anew."""
         train = jax.eval_shape(self._initial, fresh(self.behaviour), np.int32(0), self._numbers)
         first = self._start(train, self.config.seed)
-        state = placed_state(fill(self._begun(train, first)), self._shards)
+        state = placed_state(fill(ProgramState(train, *self._parts(first))), self._shards)
         assert self._env is not None
         exact = envs is not None and self._env.set_states(self._own_part(envs))
         if self._shards > 1:
@@ -180,11 +180,14 @@ class HostProgram:
         return first_train_state(given, self.behaviour, merge(self._shape, numbers, seed), self.recipe)
 
     def _begun(self, train: TrainState, standing: RunnerState) -> ProgramState:
+        return ProgramState(placed(train, self._shards), *self._parts(standing))
+
+    def _parts(self, standing: RunnerState) -> tuple[dict[str, LearnerLanes], RunnerState]:
+        """Of a state, what is divided: with what learners carry before the first rollout."""
         lanes = initial_lanes(self.behaviour.policies, len(self._own) * self.config.envs_per_shard)
-        if self._shards == 1:
-            return ProgramState(train, lanes, standing)
         own = jax.tree.map(lambda _: DIVIDED, (lanes, standing))
-        return ProgramState(placed(train, self._shards), *spread((lanes, standing), self._shards, own))
+        parts: tuple[dict[str, LearnerLanes], RunnerState] = spread((lanes, standing), self._shards, own)
+        return parts
 
     def _spread(self, played: HostRollout) -> HostRollout:
         """A rollout of the environments here as part of the one of all shards."""
