@@ -92,7 +92,7 @@ def need_devices(num: int) -> None:
         return
     prepare_backend()
     with contextlib.suppress(RuntimeError):  # it is in use; then its devices must do
-        jax.config.update("jax_num_cpu_devices", max(num, jax.config.jax_num_cpu_devices))
+        jax.config.update("jax_num_cpu_devices", max(num, jax.config.values["jax_num_cpu_devices"]))
     if (found := len(jax.devices())) < num:
         raise UserError(
             f"train.shards={num} needs {num} devices, and JAX has {found} here. On a CPU, begin the script with "
@@ -107,7 +107,7 @@ def placed(tree: PyTree, num: int, spec: PartitionSpec = SAME) -> PyTree:
         return tree
     sharding = NamedSharding(mesh_of(num), spec)
 
-    def put(leaf: Any) -> jax.Array:
+    def put(leaf: Any) -> Any:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         whole = np.asarray(leaf)
@@ -123,7 +123,7 @@ def spread(tree: PyTree, num: int, specs: PyTree) -> PyTree:
         return tree
     mesh = mesh_of(num)
 
-    def put(leaf: Any, spec: PartitionSpec) -> jax.Array:
+    def put(leaf: Any, spec: PartitionSpec) -> Any:
         return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), np.asarray(leaf))
 
     return jax.tree.map(put, tree, specs)

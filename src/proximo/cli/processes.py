@@ -87,10 +87,10 @@ def start_processes(processes: int) -> int:
             pass_on(signal.SIGKILL, None)
     if failed is None:
         return 0
-    number, code = failed
+    which, code = failed
     if code < 0:
         how = signal.Signals(-code).name
-        sentence = f"Process {number} of {processes} was ended by {how}, and so the others ended."
+        sentence = f"Process {which} of {processes} was ended by {how}, and so the others ended."
         make_rich(stderr=True).print(
             f"[red]Error:[/red] {safe(sentence)} `proximo resume RUN` goes on from the last checkpoint."
         )

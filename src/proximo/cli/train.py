@@ -212,7 +212,7 @@ def resume(
             check_trust(path, [settings.build(settings.from_file(path / CONFIG)).env], trust, handed_in=False)
         if process is not None:
             told_by_all([0], shards)  # all have read the run before the first one changes it
-        trainer = PPOTrainer.resume(folder, console=console, trust=trust or bool(process), **wishes)
+        trainer = PPOTrainer.resume(folder or path, console=console, trust=trust or bool(process), **wishes)
         run_to_end(trainer, quiet or bool(process), process)
 
 

@@ -71,7 +71,8 @@ def masked_mean(
 
 def valid_count(valid: Bool[Array, " N"]) -> Float[Array, ""]:
     """The valid entries of all shards; 1 where there are none."""
-    return jnp.maximum(sum_over_shards(valid.sum().astype(jnp.float32)), 1.0)
+    count: jax.Array = jnp.maximum(sum_over_shards(valid.sum().astype(jnp.float32)), 1.0)
+    return count
 
 
 def standardize_advantages(advantage: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, " N"]:

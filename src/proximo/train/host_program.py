@@ -137,8 +137,8 @@ class HostProgram:
         example = self._spread(self._runner.warm_up(*self._acting(state), local(state.runner)))
         if self._learn is None:
             given = (state, example, self._numbers)
-            learn = partial(learn_from, behaviour=self.behaviour, shape=self._shape, recipe=self.recipe)
-            learn = in_shards(learn, self._shards, lane_specs(example), SAME)
+            plain = partial(learn_from, behaviour=self.behaviour, shape=self._shape, recipe=self.recipe)
+            learn = in_shards(plain, self._shards, lane_specs(example), SAME)
             self._learn = compiled(key_of("learn", self._key, shapes(given)), learn, *given)
 
     def run(

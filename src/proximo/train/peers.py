@@ -64,12 +64,12 @@ def join(peer: Peer, shards: int) -> None:
 
 def several() -> bool:
     """Whether this process is one of several of its run."""
-    return jax.process_count() > 1
+    return int(jax.process_count()) > 1
 
 
 def leads() -> bool:
     """Whether it is the one that writes."""
-    return jax.process_index() == 0
+    return int(jax.process_index()) == 0
 
 
 def told_by_all(values: Sequence[int], shards: int) -> Int[NDArray[Any], "P N"]:
@@ -131,5 +131,8 @@ def _gather(shards: int) -> Any:
 
 def _unkeyed(tree: PyTree) -> PyTree:
     """Random keys as their numbers, as files have them."""
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, tree)
+
+    def plain(leaf: Any) -> Any:
+        return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+    return jax.tree.map(plain, tree)
