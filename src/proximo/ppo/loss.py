@@ -80,7 +80,8 @@ def standardize_advantages(advantage: Float[Array, " N"], valid: Bool[Array, " N
     count = valid_count(valid)
     mean = sum_over_shards(masked_mean(advantage, valid, count))
     std = jnp.sqrt(sum_over_shards(masked_mean(jnp.square(advantage - mean), valid, count)))
-    return (advantage - mean) / (std + 1e-8)
+    standardized: jax.Array = (advantage - mean) / (std + 1e-8)
+    return standardized
 
 
 def clipped_surrogate(
