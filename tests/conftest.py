@@ -43,6 +43,7 @@ import typechecker  # noqa: E402
 
 hypothesis.settings.register_profile("proximo", deadline=None)  # two busy cores: how long an example takes says nothing
 hypothesis.settings.load_profile("proximo")
+jax.config.update("jax_num_cpu_devices", 3)  # for tests/test_shards.py; everything else runs on the first
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

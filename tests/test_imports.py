@@ -35,6 +35,8 @@ ALLOWED = {
     "types": "",
     "run_dir.files": "",
     "presets": "config errors settings",
+    "packing": "types",
+    "shards": "compile errors packing seeding types",
     "seeding": "errors host_seeds types",
     "config": "errors metric_names",
     "yaml_file": "errors run_dir.files",
@@ -46,16 +48,16 @@ ALLOWED = {
     "plots.charts": "plots experiment.outcomes experiment.statistics experiment.summarize",
     # The way of an observation, from left to right: envs < policy < rollout < ppo < multi_agent < train.
     "envs": "compile config errors host_seeds processes seeding spaces types",
-    "policy": "compile _version config errors hints run_dir seeding settings spaces types envs",  # of envs, only groups
-    "rollout": "compile config errors run_dir seeding spaces envs policy types",
-    "ppo": "config errors seeding spaces policy rollout types",
+    "policy": "compile _version config errors hints run_dir seeding settings shards spaces types envs",  # envs: groups
+    "rollout": "compile config errors packing run_dir seeding spaces envs policy types",
+    "ppo": "config errors seeding shards spaces policy rollout types",
     "multi_agent": "compile config errors hints run_dir spaces envs policy rollout ppo types",
-    "train": "compile config display errors hints metric_names plots presets processes run_dir seeding settings spaces "
-    "tracking envs policy rollout ppo multi_agent types",
+    "train": "compile config display errors hints metric_names packing plots presets processes run_dir seeding "
+    "settings shards spaces tracking envs policy rollout ppo multi_agent types",
     "pyfunc": "policy",
     "fleet": "compile config display envs errors ppo processes run_dir settings train yaml_file",
     "experiment": "_version compile config credentials display errors metric_names plots presets processes run_dir "
-    "seeding settings spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
+    "seeding settings shards spaces yaml_file envs policy rollout ppo multi_agent tracking train types fleet",
     "tuning": "compile config credentials display errors experiment fleet plots presets run_dir settings spaces "
     "yaml_file envs ppo train",
 }

@@ -15,7 +15,6 @@ from proximo.policy.normalize import RunningStats
 from proximo.policy.policy import Policy
 from proximo.ppo.rollout_metrics import action_metrics, described, rollout_metrics
 from proximo.ppo.samples import Samples
-from proximo.rollout.types import Rollout
 
 VALID = jnp.array([True, True, False, True])
 
@@ -40,36 +39,24 @@ def test_of_a_whole_rollout() -> None:
     """Two steps, two lanes; the second step of the first lane is a filler. Targets 5, 7, 9 over values 4, 5, 11:
     advantages 1, 2, -2, however they were standardised."""
     policy = Policy(spaces.Box(-1, 1, (1,)), spaces.Discrete(3), NetworkConfig(hidden_sizes=(2,)), NormalizeConfig())
-    obs, no = jnp.zeros((2, 2, 1)), jnp.zeros((2, 2), bool)
-    rollout = Rollout(
-        obs=obs,
-        action_mask=None,
-        action=jnp.array([[0, 2], [1, 2]], jnp.int32),
-        reward=jnp.array([[0.5, 1.0], [jnp.nan, 3.0]]),
-        terminated=no,
-        truncated=no,
-        valid=VALID.reshape(2, 2),
-        final_obs=obs,
-        last_obs=obs[0],
-        carry=None,
-    )
+    reward = jnp.array([0.5, 1.0, jnp.nan, 3.0])
     samples = Samples(
-        obs=obs.reshape(4, 1),
+        obs=jnp.zeros((4, 1)),
         action_mask=None,
-        action=rollout.action.reshape(4),
+        action=jnp.array([0, 2, 1, 2], jnp.int32),
         log_prob=jnp.zeros(4),
         value=jnp.array([4.0, 5.0, 99.0, 11.0]),
         advantage=jnp.array([0.1, 0.2, 0.3, 0.4]),
         target=jnp.array([5.0, 7.0, jnp.nan, 9.0]),
         valid=VALID,
     )
-    assert plain(jax.jit(lambda a, b: rollout_metrics(a, b, policy))(rollout, samples)) == pytest.approx(
+    assert plain(jax.jit(lambda a, b: rollout_metrics(a, b, policy))(reward, samples)) == pytest.approx(
         OF_THE_ROLLOUT, rel=1e-5
     )
     # Learned from halves of the rewards: what the critic sees is doubled, and nothing else.
     stats = RunningStats(jnp.float32(3), jnp.float32(0), jnp.float32(4))
     doubled = {name: 2 * value if name in LEARNT else value for name, value in OF_THE_ROLLOUT.items()}
-    assert plain(rollout_metrics(rollout, samples, policy, stats)) == pytest.approx(doubled, rel=1e-5)
+    assert plain(rollout_metrics(reward, samples, policy, stats)) == pytest.approx(doubled, rel=1e-5)
 
 
 LEARNT = [f"buffer/{name}_{what}" for name in ("advantage", "return") for what in ("mean", "std", "min", "max")]

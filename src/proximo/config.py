@@ -20,6 +20,7 @@ from proximo.metric_names import same_to_trackers
 
 Schedule = Literal["constant", "linear", "cosine"]
 MAX_WORKERS = 255
+MAX_SHARDS = 1_024
 MAX_SEED = 2**31 - 1 - 10_000  # so that every seed derived from it fits 32 bits, see `seeding.py`
 MOST_ENVS = 2**20
 MOST = 10**9  # of what is counted: nobody lives to see more
@@ -278,6 +279,13 @@ class TrainConfig:
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop", "When an update's loss, gradient or parameters are not finite: end the run, or undo that update."
     )
+    shards: int = setting(
+        1,
+        "Devices that one learner is divided over, each with its share of the environments. Another number is another "
+        "order of sums and other random numbers.",
+        at_least=1,
+        at_most=MAX_SHARDS,
+    )
     schedule_start: int = setting(
         0,
         "Environment steps before schedules begin; `proximo resume --restart-schedules` sets it.",
@@ -414,6 +422,11 @@ class Config:
         return self.env.num_envs * self.ppo.rollout_length
 
     @property
+    def envs_per_shard(self) -> int:
+        """Environments of each device that the learner is divided over."""
+        return self.env.num_envs // self.train.shards
+
+    @property
     def minibatch_size(self) -> int:
         """Samples per gradient step: as set, or as `open_minibatch` chooses for one agent."""
         return self.ppo.minibatch_size if isinstance(self.ppo.minibatch_size, int) else open_minibatch(self)
@@ -424,7 +437,7 @@ class Config:
         into equal pieces where a minibatch would otherwise have fewer than `SEQUENCES` of them."""
         if self.ppo.sequence_length is not None:
             return self.ppo.sequence_length
-        longest = math.gcd(self.ppo.rollout_length, self.minibatch_size)
+        longest = math.gcd(self.ppo.rollout_length, self.minibatch_size // self.train.shards)
         return longest // _most_parts(longest, -(-SEQUENCES * longest // self.minibatch_size))
 
     @property
@@ -435,17 +448,25 @@ class Config:
 
 def open_minibatch(config: Config, members: Sequence[int] = (1,)) -> int:
     """The size of a minibatch that is left open, for groups with so many `members`: the most samples that divide the
-    batch of each group, up to `MINIBATCH`. With memory they are sequences, which are much alike within: a quarter of
-    all (a third, half, all, where that is what whole sequences allow)."""
-    samples = config.frames_per_batch * math.gcd(*members)
+    batch of each group, up to `MINIBATCH`, as many from each shard. With memory they are sequences, which are much
+    alike within: a quarter of all (a third, half, all, where that is what whole sequences allow)."""
+    shards = config.train.shards
+    samples = config.envs_per_shard * config.ppo.rollout_length * math.gcd(*members)  # of a shard
     if config.network.memory == "none":
-        return next(size for size in range(min(MINIBATCH, samples), 0, -1) if samples % size == 0)
-    return samples // _most_parts(samples // (config.ppo.sequence_length or 1), MINIBATCHES)
+        most = max(1, min(MINIBATCH // shards, samples))
+        return shards * next(size for size in range(most, 0, -1) if samples % size == 0)
+    return shards * samples // _most_parts(samples // (config.ppo.sequence_length or 1), MINIBATCHES)
 
 
 def check_minibatch(config: Config, members: Sequence[int] = (1,)) -> None:
-    """Refuse a minibatch that does not divide the samples of an update, of each group with so many `members`."""
-    frames, minibatch = config.frames_per_batch, config.minibatch_size
+    """Refuse a minibatch that does not divide the samples of an update, of each group with so many `members`, or that
+    shards cannot have equal parts of."""
+    frames, minibatch, shards = config.frames_per_batch, config.minibatch_size, config.train.shards
+    if minibatch % shards:
+        raise UserError(
+            f"train.shards={shards} does not divide ppo.minibatch_size={minibatch}; each shard has as many samples of "
+            f"it as the others."
+        )
     wrong = next((number for number in members if frames * number % minibatch), None)
     if wrong is None:
         return
@@ -484,7 +505,19 @@ def check(config: Config) -> Config:
             f"env.num_envs={config.env.num_envs:,} * ppo.rollout_length={ppo.rollout_length:,} make {frames:,} samples "
             f"per update; at most {MOST_SAMPLES:,} are possible."
         )
+    if config.env.num_envs % config.train.shards:
+        raise UserError(
+            f"train.shards={config.train.shards} does not divide env.num_envs={config.env.num_envs}; each shard has as "
+            f"many environments as the others."
+        )
     if ppo.sequence_length is not None:
+        shards = config.train.shards
+        if shards > 1 and minibatch % (shards * ppo.sequence_length) and minibatch % ppo.sequence_length == 0:
+            raise UserError(
+                f"ppo.minibatch_size={minibatch} has {minibatch // ppo.sequence_length} sequences "
+                f"(ppo.sequence_length={ppo.sequence_length}), which train.shards={shards} does not divide; each shard "
+                f"has as many of them as the others."
+            )
         for name, size in (("rollout_length", ppo.rollout_length), ("minibatch_size", minibatch)):
             if size % ppo.sequence_length:
                 raise UserError(

@@ -10,6 +10,7 @@
     resume r                 7_919 * r further on, modulo 2^30 (host, where environments cannot be put back)
     minibatch shuffle        seed ^ 0xA11CE
     action sampling          seed ^ 0xAC7
+    shard k of several       of the streams env, shuffle and action, fold_in(key, 2^31 + k)
 
 So seeds that are fewer than `num_envs` apart share host environments: an experiment's are 100,000 apart.
 
@@ -20,6 +21,7 @@ can be cut into chunks, stopped and resumed anywhere and still draw the same num
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from proximo.host_seeds import RESET_OFFSET
@@ -31,6 +33,8 @@ EVALUATION_OFFSET = 999
 RESUME_STRIDE = 7_919
 SHUFFLE_MASK = 0xA11CE
 ACTION_MASK = 0xAC7
+FIRST_SHARD = 2**31
+"""Beyond the number of any update, which is folded into the same keys."""
 
 
 class Keys(Struct):
@@ -49,6 +53,11 @@ def group_key(key: Key[Array, ""], number: int) -> Key[Array, ""]:
     """Of the group of agents with this number: the first has the key itself, so that one agent and a team of one draw
     the same."""
     return key if number == 0 else jax.random.fold_in(key, number)
+
+
+def shard_key(key: Key[Array, ""], number: int | Int[Array, ""]) -> Key[Array, ""]:
+    """Of the shard with this number, where there are several."""
+    return jax.random.fold_in(key, jnp.uint32(FIRST_SHARD) + jnp.asarray(number, jnp.uint32))
 
 
 def training_keys(seed: Seed) -> Keys:

@@ -29,8 +29,10 @@ from proximo.cli.common import (
     with_env_arguments,
 )
 from proximo.cli.completion import assigned_settings, env_ids, run_names
+from proximo.cli.processes import Coordinator, Process, Processes, begin, folder_of, lost_peers
 from proximo.display.printing import make_rich, safe, say
 from proximo.errors import UserError
+from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.files import shown
 from proximo.run_dir.saved import held_layer
 
@@ -102,6 +104,9 @@ def train(
     video: Annotated[
         bool, typer.Option("--video", help="Record an episode of the final policy (track.video).")
     ] = False,
+    processes: Processes = None,
+    coordinator: Coordinator = None,
+    process: Process = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -119,6 +124,7 @@ def train(
         )
     held = held_layer(given | flags)
     # JAX loads from here on; mistakes above are answered without the wait.
+    begin(coordinator, process, processes, (given | flags).get("train.shards", 1))
     from proximo.display.console import make_console
     from proximo.presets import remarks, without_preset
     from proximo.train.preset import fitting_preset
@@ -127,17 +133,21 @@ def train(
     tuned, unfit = fitting_preset(which, env_id, given | flags)
     resolved = settings.build(tuned, held, given, flags)
     said = remarks(env_id if which is True else str(which), tuned, given | flags, "--no-preset")
-    trainer = PPOTrainer(config=resolved, out=out_dir, console=make_console(loudness))
-    if unfit or (not isinstance(which, str) and not tuned and config is None):
-        said.append(without_preset(trainer.config, CHANGED.format(env_id), unfit))
-    for sentence in () if quiet else said:
-        say(out, safe(sentence), "dim")
-    run_to_end(trainer, quiet)
+    quiet = quiet or bool(process)
+    with folder_of(process, out_dir) as folder:
+        trainer = PPOTrainer(config=resolved, out=folder, console=make_console(0 if process else loudness))
+        if unfit or (not isinstance(which, str) and not tuned and config is None):
+            said.append(without_preset(trainer.config, CHANGED.format(env_id), unfit))
+        for sentence in () if quiet else said:
+            say(out, safe(sentence), "dim")
+        run_to_end(trainer, quiet, process)
 
 
-def run_to_end(trainer: Any, quiet: bool) -> None:
+def run_to_end(trainer: Any, quiet: bool, process: int | None = None) -> None:
     """Train, and say what can be done next with the run."""
-    trainer.train()
+    trainer.tracked = not process
+    with lost_peers(process):
+        trainer.train()
     if not quiet:
         command = "evaluate" if trainer.interrupted_by is None else "resume"
         out.print(f"[bold]{'next':<12}[/bold]proximo {command} {safe(shlex.quote(shown(trainer.path)))}")
@@ -176,6 +186,9 @@ def resume(
         str | None, typer.Option(metavar="URI", help="MLflow's address, including user and password if needed.")
     ] = None,
     trust: Trust = False,
+    processes: Processes = None,
+    coordinator: Coordinator = None,
+    process: Process = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -184,13 +197,23 @@ def resume(
 
     more = None if steps is None else flag("--steps", "train.total_timesteps", steps)
     path = find_run(run)
+    shards = settings.from_file(path / CONFIG).get("train.shards", 1) if (path / CONFIG).is_file() else 1
+    begin(coordinator, process, processes, shards)
     from proximo.display.console import make_console
+    from proximo.train.peers import told_by_all
     from proximo.train.trainer import PPOTrainer
+    from proximo.train.trust import check_trust
 
     address = None if mlflow is None else settings.convert(settings.find_setting("track.tracking_uri"), mlflow)
-    console = make_console(loudness)
+    console = make_console(0 if process else loudness)
     wishes: dict[str, Any] = {"steps": more, "restart_schedules": restart_schedules, "tracking_uri": address}
-    run_to_end(PPOTrainer.resume(path, console=console, trust=trust, **wishes), quiet)
+    with folder_of(process, None, path) as folder:
+        if process:
+            check_trust(path, [settings.build(settings.from_file(path / CONFIG)).env], trust, handed_in=False)
+        if process is not None:
+            told_by_all([0], shards)  # all have read the run before the first one changes it
+        trainer = PPOTrainer.resume(folder or path, console=console, trust=trust or bool(process), **wishes)
+        run_to_end(trainer, quiet or bool(process), process)
 
 
 EVALUATE_HELP = """Play episodes with a trained policy of RUN and print their statistics.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from proximo.fleet.local import find_compiled
 from proximo.run_dir.files import open_inside
 from proximo.run_dir.lock import take_lock
 from proximo.run_dir.read import check_folder, is_complete
+from proximo.shards import need_devices
 from proximo.train.interrupt import Interrupt
 from proximo.train.setup import named_own, of_its_size
 from proximo.train.trust import check_trust
@@ -123,6 +125,13 @@ def _carry_out(
     plan: Plan, out: Path, jobs: int | None, progress: Progress, given: HandedIn, cluster: Cluster | None
 ) -> dict[str, Any]:
     missing = [run for run in plan.runs if not is_complete(out / run.folder)]
+    shards = max((run.config.train.shards for run in missing), default=1)
+    if shards > 1:
+        if cluster is not None:
+            raise UserError(f"train.shards={shards} does not go with --cluster; each run has one shard there.")
+        jobs = 1  # the devices of this process belong to one run at a time
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(shards))  # of processes that train
+        need_devices(shards)
     compiled = find_compiled([run.config for run in missing], given)
     tracker = make_tracker(plan, out, progress.warn)
     with Interrupt() as interrupt, contextlib.ExitStack() as shown:

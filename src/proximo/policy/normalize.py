@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
+from proximo.shards import sum_over_shards
 from proximo.types import Struct
 
 CLIP = 10.0
@@ -26,18 +27,18 @@ def initial_stats(shape: tuple[int, ...]) -> RunningStats:
 
 
 def update_stats(stats: RunningStats, values: Float[Array, "N *S"], valid: Bool[Array, " N"]) -> RunningStats:
-    """Merge the valid rows of `values` into `stats` (Chan's parallel formula):
+    """Merge the valid rows of `values`, of all shards, into `stats` (Chan's parallel formula):
 
     d = m_b - m_a;  m = m_a + d n_b / n;  n v = n_a v_a + n_b v_b + d^2 n_a n_b / n
     """
     weights = valid.astype(jnp.float32).reshape(valid.shape + (1,) * (values.ndim - 1))
     # Not by weights alone: what an invalid row holds may be NaN, and 0 * NaN is NaN.
     values = jnp.where(weights > 0, values, 0.0)
-    count = weights.sum()
+    count, summed = sum_over_shards((weights.sum(), (values * weights).sum(0)))
     total = stats.count + count
     safe = jnp.maximum(count, 1)
-    mean = (values * weights).sum(0) / safe
-    var = (jnp.square(values - mean[None]) * weights).sum(0) / safe
+    mean = summed / safe
+    var = sum_over_shards((jnp.square(values - mean[None]) * weights).sum(0)) / safe
     delta = mean - stats.mean
     share = count / jnp.maximum(total, 1)
     merged = RunningStats(

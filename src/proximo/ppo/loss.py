@@ -19,6 +19,7 @@ from proximo.policy.networks import flatten_time
 from proximo.policy.policy import Policy
 from proximo.ppo.optimizer import Number
 from proximo.ppo.samples import Samples
+from proximo.shards import sum_over_shards
 from proximo.types import PyTree, Struct
 
 Metrics = dict[str, Shaped[Array, ""]]
@@ -59,16 +60,28 @@ class Hyper(Struct):
 Loss = Callable[[Outputs, Samples, Hyper], Terms]
 
 
-def masked_mean(values: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, ""]:
-    """Mean over the valid entries; 0 where there are none."""
-    return jnp.where(valid, values, 0.0).sum() / jnp.maximum(valid.sum().astype(values.dtype), 1.0)
+def masked_mean(
+    values: Float[Array, " N"], valid: Bool[Array, " N"], count: Float[Array, ""] | None = None
+) -> Float[Array, ""]:
+    """Mean over the valid entries; 0 where there are none. With the `count` of those in all shards, this shard's part
+    of the mean over all of them, which is the sum of these parts."""
+    count = jnp.maximum(valid.sum().astype(values.dtype), 1.0) if count is None else count
+    return jnp.where(valid, values, 0.0).sum() / count
+
+
+def valid_count(valid: Bool[Array, " N"]) -> Float[Array, ""]:
+    """The valid entries of all shards; 1 where there are none."""
+    count: jax.Array = jnp.maximum(sum_over_shards(valid.sum().astype(jnp.float32)), 1.0)
+    return count
 
 
 def standardize_advantages(advantage: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, " N"]:
-    """(A - mean) / (std + 1e-8) over the valid entries."""
-    mean = masked_mean(advantage, valid)
-    std = jnp.sqrt(masked_mean(jnp.square(advantage - mean), valid))
-    return (advantage - mean) / (std + 1e-8)
+    """(A - mean) / (std + 1e-8) over the valid entries of all shards."""
+    count = valid_count(valid)
+    mean = sum_over_shards(masked_mean(advantage, valid, count))
+    std = jnp.sqrt(sum_over_shards(masked_mean(jnp.square(advantage - mean), valid, count)))
+    standardized: jax.Array = (advantage - mean) / (std + 1e-8)
+    return standardized
 
 
 def clipped_surrogate(
@@ -91,9 +104,11 @@ def value_loss(
     return jnp.maximum(plain, jnp.square(clipped - target))
 
 
-def approximate_kl(log_ratio: Float[Array, " N"], valid: Bool[Array, " N"]) -> Float[Array, ""]:
+def approximate_kl(
+    log_ratio: Float[Array, " N"], valid: Bool[Array, " N"], count: Float[Array, ""] | None = None
+) -> Float[Array, ""]:
     """KL(old || new) by the estimator mean((r - 1) - log r), never negative."""
-    return masked_mean(jnp.expm1(log_ratio) - log_ratio, valid)
+    return masked_mean(jnp.expm1(log_ratio) - log_ratio, valid, count)
 
 
 def explained_variance(
@@ -135,19 +150,21 @@ def minibatch_loss(
     hyper: Hyper,
     standardize: bool,
     critic_state: PyTree[Shaped[Array, "rows ..."]] = None,
+    count: Float[Array, ""] | None = None,
 ) -> tuple[Float[Array, ""], Metrics]:
     """The loss of one minibatch, with its advantages standardised if asked for; and what is to be said of it. Where the
-    critic sees a `critic_state`, that of each sample."""
+    critic sees a `critic_state`, that of each sample. With the `count` of valid samples in all shards, this shard's
+    part of all that, to be summed over the shards."""
     outputs, samples = evaluated(params, stats, samples, policy, critic_state)
     if standardize:
         samples = replace(samples, advantage=standardize_advantages(samples.advantage, samples.valid))
     terms = loss(outputs, samples, hyper)
     check_terms(terms, samples.valid.shape[0])
-    total, metrics = weighted_sum(terms, samples.valid)
+    total, metrics = weighted_sum(terms, samples.valid, count)
     clipped = jnp.abs(jnp.expm1(outputs.log_ratio)) > hyper.clip_epsilon
     metrics |= {
-        "ppo/approx_kl": approximate_kl(outputs.log_ratio, samples.valid),
-        "ppo/clip_fraction": masked_mean(clipped.astype(jnp.float32), samples.valid),
+        "ppo/approx_kl": approximate_kl(outputs.log_ratio, samples.valid, count),
+        "ppo/clip_fraction": masked_mean(clipped.astype(jnp.float32), samples.valid, count),
     }
     return total, metrics
 
@@ -175,9 +192,11 @@ def evaluated(
     return Outputs(outputs, log_prob, log_ratio, entropy, value), samples
 
 
-def weighted_sum(terms: Terms, valid: Bool[Array, " N"]) -> tuple[Float[Array, ""], Metrics]:
+def weighted_sum(
+    terms: Terms, valid: Bool[Array, " N"], count: Float[Array, ""] | None = None
+) -> tuple[Float[Array, ""], Metrics]:
     """sum of weight * mean over the terms that have a weight; and the mean of each, and the sum, as metrics."""
-    means = {name: masked_mean(term.astype(jnp.float32), valid) for name, (_, term) in terms.items()}
+    means = {name: masked_mean(term.astype(jnp.float32), valid, count) for name, (_, term) in terms.items()}
     learned = [weight * means[name] for name, (weight, _) in terms.items() if not _is_zero(weight)]
     total = sum(learned[1:], learned[0])
     return total, {f"loss/{name}": mean for name, mean in means.items()} | {"loss/total": total}

@@ -21,6 +21,7 @@ from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.types import LearnerLanes, TrainState
 from proximo.ppo.update import current_rates, judged_again, normalized_rewards, optimize, training_samples
 from proximo.rollout.types import CriticState, Rollout
+from proximo.shards import sum_over_shards
 from proximo.types import AnyArray, PyTree
 
 WATCHED = ("loss/total", "ppo/gradient_norm", "ppo/parameter_norm")
@@ -59,7 +60,8 @@ def broken(
         given = (train, name, lanes[name], rollouts[name], critic_state)
         whose = "" if len(policies) == 1 else f" (group {name})"
         found |= {f"{key}{whose}": bad for key, bad in _broken_group(*given, policy, config, recipe).items()}
-    return found
+    in_any = sum_over_shards(jnp.stack(list(found.values())).astype(jnp.int32)) > 0
+    return OrderedDict(zip(found, in_any, strict=True))
 
 
 def _broken_group(

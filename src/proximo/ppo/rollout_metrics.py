@@ -15,7 +15,6 @@ from proximo.policy.normalize import RunningStats, reward_scale
 from proximo.policy.policy import Policy
 from proximo.ppo.loss import Metrics, masked_mean
 from proximo.ppo.samples import Samples
-from proximo.rollout.types import Rollout
 from proximo.spaces import Path, leaves, pick
 from proximo.types import PyTree
 
@@ -26,7 +25,7 @@ MAX_NUMBERS = 8
 
 
 def rollout_metrics(
-    rollout: Rollout, samples: Samples, policy: Policy, reward_stats: RunningStats | None = None
+    reward: Float[Array, " N"], samples: Samples, policy: Policy, reward_stats: RunningStats | None = None
 ) -> Metrics:
     """Rewards as the environment gave them, advantages before they are standardised, the critic's targets
     (`return`), the share of samples that count, and which actions were taken. All in the environment's units:
@@ -35,7 +34,7 @@ def rollout_metrics(
     advantage, target = samples.target - samples.value, samples.target
     if reward_stats is not None:
         advantage, target = advantage * reward_scale(reward_stats), target * reward_scale(reward_stats)
-    metrics = described("buffer/reward", jnp.asarray(rollout.reward).reshape(-1), valid)
+    metrics = described("buffer/reward", reward, valid)
     metrics |= described("buffer/advantage", advantage, valid)
     metrics |= described("buffer/return", target, valid)
     metrics["buffer/valid_fraction"] = valid.astype(jnp.float32).mean()

@@ -27,7 +27,7 @@ def split_static(config: Config) -> tuple[Config, DynamicConfig]:
         dynamic[section] = {name: np.float32(value) for name, value in values.items() if type(value) is float}
     ppo = config.ppo
     schedules = (ppo.learning_rate_schedule, ppo.clip_epsilon_schedule, ppo.entropy_coef_schedule)
-    train = TrainConfig(on_nonfinite=config.train.on_nonfinite)
+    train = TrainConfig(on_nonfinite=config.train.on_nonfinite, shards=config.train.shards)
     if any(schedule in MOVING for schedule in schedules):  # how far a run is depends on its length
         whole = config.num_updates * config.frames_per_batch
         train = dataclasses.replace(train, total_timesteps=whole, schedule_start=config.train.schedule_start)

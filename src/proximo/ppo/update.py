@@ -18,7 +18,14 @@ from proximo.policy.policies import Policies
 from proximo.policy.policy import Policy
 from proximo.policy.recurrent import forget
 from proximo.ppo.advantages import advantages
-from proximo.ppo.loss import Hyper, Metrics, explained_variance, minibatch_loss, standardize_advantages
+from proximo.ppo.loss import (
+    Hyper,
+    Metrics,
+    explained_variance,
+    minibatch_loss,
+    standardize_advantages,
+    valid_count,
+)
 from proximo.ppo.optimizer import adapted_rate, descended, scheduled
 from proximo.ppo.recipe import BUILT_IN, Recipe
 from proximo.ppo.rollout_metrics import rollout_metrics
@@ -26,6 +33,7 @@ from proximo.ppo.samples import Samples, in_sequences
 from proximo.ppo.types import EnvSteps, LearnerLanes, LearnerState, TrainState
 from proximo.rollout.types import CriticState, Rollout
 from proximo.seeding import training_keys
+from proximo.shards import num_shards, own_key, side_by_side, sum_over_shards
 from proximo.types import AnyArray, PyTree, Struct
 
 
@@ -117,13 +125,14 @@ def update_group(
     learning_rate = learner.learning_rate
     if config.ppo.learning_rate_schedule == "adaptive":
         learning_rate = adapted_rate(learning_rate, metrics["ppo/last_epoch_kl"], config.ppo.adaptive_kl)
+    reward, told = side_by_side((jnp.asarray(rollout.reward).reshape(-1), without_inputs(samples)))
     metrics |= {
         "ppo/parameter_norm": optax.tree.norm(params),
-        "ppo/explained_variance": explained_variance(samples.value, samples.target, samples.valid),
+        "ppo/explained_variance": explained_variance(told.value, told.target, told.valid),
         "ppo/learning_rate": rates.learning,
         "ppo/clip_epsilon": rates.clip,
         "ppo/entropy_coef": rates.entropy,
-        **rollout_metrics(rollout, samples, policy, reward_stats),
+        **rollout_metrics(reward, told, policy, reward_stats),
     }
     learner = LearnerState(
         params=params,
@@ -330,6 +339,8 @@ def final_values(
     return jax.lax.scan(step, None, (rollout.final_obs, states, jnp.asarray(rollout.truncated), memory))[1]
 
 
+Minibatch = tuple[Samples, Float[Array, "*M"] | None]
+"""And, with several shards, how many of its samples are valid in all of them."""
 Loop = tuple[tuple[PyTree, PyTree], Int[Array, ""], Float[Array, ""], Metrics]
 """Of the epochs: parameters and the optimizer's state, how many there were, the KL of the last, and sums of metrics."""
 
@@ -354,20 +365,22 @@ def optimize(
     With `watch`, each gradient's own norm is among the metrics, to find the one that is not finite.
     """
     ppo, state = config.ppo, train.groups[name]
-    key = jax.random.fold_in(train.keys.shuffle, train.update)
+    key = jax.random.fold_in(own_key(train.keys.shuffle), train.update)
     optimizer = recipe.optimizer(ppo)
     hyper = Hyper(rates.clip, rates.entropy, ppo.value_coef, ppo.clip_value)
     standardize = ppo.normalize_advantages == "minibatch"
     critic_share = 1.0 if ppo.critic_learning_rate is None else ppo.critic_learning_rate / ppo.learning_rate
     rows = in_rows(samples, config)
-    size, num_minibatches = rows.valid.shape[0], samples.valid.shape[0] // config.minibatch_size
+    size, num_minibatches = rows.valid.shape[0], samples.valid.shape[0] * num_shards() // config.minibatch_size
+    divided = num_shards() > 1
 
-    def step(learner: tuple[PyTree, PyTree], minibatch: Samples) -> tuple[tuple[PyTree, PyTree], Metrics]:
-        params, opt_state = learner
-        gradients, metrics = jax.grad(minibatch_loss, has_aux=True)(
-            *(params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize),
-            looked_up(states, minibatch.env_row),
+    def step(learner: tuple[PyTree, PyTree], now: Minibatch) -> tuple[tuple[PyTree, PyTree], Metrics]:
+        (params, opt_state), (minibatch, count) = learner, now
+        found = jax.grad(minibatch_loss, has_aux=True)(
+            *(params, state.obs_stats, minibatch, policy, recipe.loss, hyper, standardize and not divided),
+            *(looked_up(states, minibatch.env_row), count),
         )
+        gradients, metrics = sum_over_shards(found)
         if watch:
             metrics |= gradient_norms(gradients)
         metrics["ppo/gradient_norm"] = optax.tree.norm(gradients)
@@ -378,10 +391,21 @@ def optimize(
         learner, number, _, sums = loop
         order = shuffled(jax.random.fold_in(key, number), size)
         cut = lambda leaf: leaf[order].reshape(num_minibatches, -1, *leaf.shape[1:])  # noqa: E731
-        learner, metrics = jax.lax.scan(step, learner, jax.tree.map(cut, rows_of(number, learner[0])))
+        learner, metrics = jax.lax.scan(step, learner, counted(jax.tree.map(cut, rows_of(number, learner[0]))))
         means = {name: value.mean() for name, value in metrics.items()}
         sums = {name: sums[name] + value for name, value in means.items()}
         return learner, number + 1, means["ppo/approx_kl"], sums
+
+    def counted(minibatches: Samples) -> Minibatch:
+        """With shards, what must be known of them all before a minibatch, for a whole epoch: so each minibatch waits
+        for the others once."""
+        if not divided:
+            return minibatches, None
+        valid = minibatches.valid.reshape(num_minibatches, -1)
+        if standardize:
+            flat = jax.vmap(standardize_advantages)(minibatches.advantage.reshape(valid.shape), valid)
+            minibatches = replace(minibatches, advantage=flat.reshape(minibatches.advantage.shape))
+        return minibatches, jax.vmap(valid_count)(valid)
 
     def rows_of(number: Int[Array, ""], params: PyTree) -> Samples:
         if again is None or not ppo.recompute_advantages:
@@ -396,7 +420,8 @@ def optimize(
 
     learner = (state.params, state.opt_state)
     first = jax.tree.map(lambda leaf: leaf[: size // num_minibatches], rows)
-    zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, first)[1]}
+    count = jnp.float32(1) if divided else None
+    zeros = {name: jnp.float32(0) for name in jax.eval_shape(step, learner, (first, count))[1]}
     learner, epochs, kl, sums = jax.lax.while_loop(unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), zeros))
     metrics = {name: value / epochs.astype(jnp.float32) for name, value in sums.items()}
     metrics |= {"ppo/epochs": epochs, "ppo/last_epoch_kl": kl}
@@ -408,6 +433,11 @@ def in_rows(samples: Samples, config: Config) -> Samples:
     if samples.carry is None:
         return samples
     return in_sequences(samples, samples.valid.shape[0] // config.ppo.rollout_length, config.sequence_length)
+
+
+def without_inputs(samples: Samples) -> Samples:
+    """What metrics look at: not what networks were shown."""
+    return replace(samples, obs=None, action_mask=None, episode_start=None, carry=None, env_row=None)
 
 
 def gradient_norms(gradients: PyTree[Float[Array, "..."]]) -> Metrics:

@@ -128,7 +128,7 @@ class HostRunner:
     def run(self, packed: list[jax.Array], start: RunnerState, noise: PyTree, stop: Callable[[], bool]) -> int:
         """Step every environment `steps` times, with actions drawn from `noise` [T, ...] or (None) the most likely;
         fewer times if `stop`, which is asked at each, becomes true: nothing counts then in the rest of the record. How
-        many times that was. `packed` is what the behaviour has chosen, see `host_actor.pack`."""
+        many times that was. `packed` is what the behaviour has chosen, see `packing.pack`."""
         env, times, clock = self.env, self._times, time.perf_counter
         self._write_first(start)
         spent, done = 0.0, self.steps

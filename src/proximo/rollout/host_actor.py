@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from proximo.compile import cached, jit
 from proximo.envs.api import Part, envs_of, lanes_of
 from proximo.envs.host.shared_memory import ALIGNMENT, aligned
+from proximo.packing import pack, unpack
 from proximo.policy.behaviour import Behaviour, ByGroup, draw_actions, draw_noise
 from proximo.types import AnyArray, PyTree
 
@@ -113,30 +114,10 @@ def spans(part: Part) -> tuple[tuple[int, int], ...]:
     return tuple((envs.start, envs.stop) for envs in part)
 
 
-def pack(tree: PyTree[Shaped[Array, "..."]]) -> list[Shaped[Array, " _"]]:
-    """All leaves of one type as one array: a call takes longer the more arrays it is handed."""
-    leaves = jax.tree.leaves(tree)
-    kinds = sorted({str(leaf.dtype) for leaf in leaves})
-    return [jnp.concatenate([leaf.reshape(-1) for leaf in leaves if leaf.dtype == kind]) for kind in kinds]
-
-
 def packed(chosen: PyTree[Shaped[AnyArray, "..."]]) -> Leaves:
     """What a behaviour has chosen, packed, by a program of its own."""
     found: Leaves = cached(("pack",), lambda: jit(pack))(chosen)
     return found
-
-
-def unpack(packed: list[Shaped[Array, " _"]], types: PyTree[jax.ShapeDtypeStruct]) -> PyTree[Shaped[Array, "..."]]:
-    """The tree that `pack` packed; `types` has its shapes and types."""
-    leaves, structure = jax.tree.flatten(types)
-    kinds = sorted({str(leaf.dtype) for leaf in leaves})
-    rest = dict(zip(kinds, packed, strict=True))
-    unpacked = []
-    for leaf in leaves:
-        kind = str(leaf.dtype)
-        unpacked.append(rest[kind][: leaf.size].reshape(leaf.shape))
-        rest[kind] = rest[kind][leaf.size :]
-    return jax.tree.unflatten(structure, unpacked)
 
 
 def at(tree: PyTree, index: Any) -> PyTree:

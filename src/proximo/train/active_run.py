@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 
@@ -22,6 +22,7 @@ from proximo.ppo.types import TrainState
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.seeding import resumed_seed
+from proximo.shards import local, placed
 from proximo.tracking.process import NoTracker, is_wanted, make_tracker
 from proximo.train.callbacks import Callbacks
 from proximo.train.checkpointing import Checkpoints, Writer
@@ -29,6 +30,7 @@ from proximo.train.counters import Row
 from proximo.train.evaluations import Evaluations, is_whole, score
 from proximo.train.hints import Hints, constant_in
 from proximo.train.interrupt import Interrupt
+from proximo.train.peers import check_alike, several, told_by_all
 from proximo.train.program import Program, ProgramState, UpdateReport
 from proximo.train.progress import Progress
 from proximo.train.schedule import Schedule
@@ -36,6 +38,8 @@ from proximo.train.setup import Start, given_by, is_complete
 
 RESEEDED = " The environments cannot be restored to where they were, so new episodes begin, with new seeds."
 CHUNK_SECONDS = 0.25
+COMPARE_UPDATES = 100
+"""After so many, several processes see whether they still hold the same parameters."""
 SIGNAL_SECONDS = 0.2
 """What ends all processes of a run may reach those of an environment first, and the trainer so much later."""
 
@@ -56,6 +60,19 @@ class Trainer(Protocol):
     def __enter__(self) -> Any: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Agreed(NamedTuple):
+    """What several processes have agreed on before an update."""
+
+    signal: int
+    """That ends the run; 0: none."""
+    save: bool
+    """Somebody asked for a checkpoint."""
+    chunk: int
+    """Updates in the next call."""
+    due: bool
+    """It is time for a checkpoint."""
 
 
 class ActiveRun:
@@ -92,6 +109,11 @@ class ActiveRun:
         self.progress = Progress(self.config, trainer.env.spec.groups, saved)
         self.hints = Hints(self.config, trainer.env.spec)
         self._start, self._finish = start, finish
+        self.several = several()
+        self.agreed = Agreed(0, False, 1, False)
+        self._compared = -1
+        if self.several and self.config.train.max_seconds is not None:
+            raise UserError("train.max_seconds does not go with several processes: their clocks differ.")
 
     def __enter__(self) -> ActiveRun:
         trainer = self.trainer
@@ -126,7 +148,7 @@ class ActiveRun:
         trainer, program = self.trainer, self.trainer.program
         self.console.phase("starting the environments")
         self.state = self._first_state()
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
         self.checkpoints.begin(self.state, self.progress.saved())
         if (policy := self._start.policy) is not None:
             self.write(lambda: policy.save(Path(str(self.config.train.start_from))))
@@ -146,11 +168,13 @@ class ActiveRun:
             self.record([self.progress.counters.unfinished])
 
     def stopping(self) -> bool:
-        """Whether a signal has asked for the end."""
-        return self.interrupt.signal is not None
+        """Whether a signal has asked for the end; with several processes, once all know."""
+        return (self.agreed.signal if self.several else self.interrupt.signal or 0) > 0
 
     def goes_on(self) -> bool:
         """Whether another update is to be made."""
+        if self.several:
+            self._agree()
         if self.progress.stop_reason is not None or self.stopping():
             return False
         if self.callbacks.ended:
@@ -159,11 +183,21 @@ class ActiveRun:
 
     def chunk_size(self) -> int:
         """Updates in the next call: about a quarter of a second, and never past what is due or the end."""
+        return self.agreed.chunk if self.several else self._chunk_size()
+
+    def _chunk_size(self) -> int:
         if self.callbacks.one_by_one or self.console.each_update:
             return 1
         took = self.progress.seconds_per_update
         wanted = max(1, math.floor(CHUNK_SECONDS / took)) if took else 1
         return min(wanted, self.schedule.updates_until_event(self.progress.counters), self.trainer.program.max_chunk)
+
+    def _agree(self) -> None:
+        """What all processes do next: they stop if one was told to, and the first one's clock is everybody's."""
+        asked, due = self.interrupt.save_asked(), self.checkpoints.due_by_clock()
+        own = Agreed(self.interrupt.signal or 0, asked, self._chunk_size(), due)
+        said = told_by_all(own, self.config.train.shards)
+        self.agreed = Agreed(int(said[:, 0].max()), bool(said[:, 1].any()), int(said[0, 2]), bool(said[0, 3]))
 
     def cut(self, before: ProgramState, reports: list[UpdateReport], rows: list[Row]) -> ProgramState:
         """The state after the last of `rows`, in a chunk that was to be longer."""
@@ -180,7 +214,10 @@ class ActiveRun:
         progress, played = self.progress, {}
         self.tell(self.trainer.program.notices)
         self.tell(progress.notices)
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
+        if self.several and progress.counters.updates // COMPARE_UPDATES > self._compared:
+            check_alike(self.state.train, self.config.train.shards)
+            self._compared = progress.counters.updates // COMPARE_UPDATES
         self.tell(self.hints.look(rows, lambda: constant_in(self.agents)))
         due = progress.stop_reason is None and self.schedule.evaluation_due(progress.counters.updates)
         if due or progress.claimed:
@@ -191,8 +228,9 @@ class ActiveRun:
         self._tell_callbacks(rows, written=len(rows) - 1 if played else 0)
         best = progress.note_score(self.score(played))
         self.checkpoints.keep_policies(self.state, progress.saved(), best)
-        asked = self.interrupt.save_asked()
-        self.checkpoints.keep_state(self.state, progress.saved(), asked)
+        asked = self.agreed.save if self.several else self.interrupt.save_asked()
+        by_clock = self.agreed.due if self.several else self.checkpoints.due_by_clock()
+        self.checkpoints.keep_state(self.state, progress.saved(), asked or by_clock)
         if asked and self.checkpoints.hold(progress.saved()):
             self.console.note(f"A checkpoint was written after {progress.counters.steps:,} steps, as asked.")
         self.console.show(rows)
@@ -220,7 +258,7 @@ class ActiveRun:
             self.console.phase(what, evaluations.played)
             return self.stopping()
 
-        played = evaluations(self.state.train, stop)
+        played = evaluations(local(self.state.train), stop)
         self.tell(evaluations.notices)
         return played
 
@@ -284,18 +322,18 @@ class ActiveRun:
     def finish(self) -> None:
         """Checkpoint, models, final evaluation, result and plots."""
         trainer, self.training = self.trainer, False
-        trainer.interrupted_by = self.interrupt.signal
+        trainer.interrupted_by = self.agreed.signal or self.interrupt.signal
         self.tell(trainer.program.notices)
-        self.agents.adopt(self.state.train.groups)
+        self.agents.adopt(local(self.state.train.groups))
         self.tracker.hurry()
         self.result = self._finish(self)
         if self.trainer.tracked and is_wanted(self.config):
             self.console.phase("sending the rest to MLflow")
-        trainer.interrupted_by = self.interrupt.signal
+        trainer.interrupted_by = self.agreed.signal or self.interrupt.signal
 
     def _end_by(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         """Save everything if training has failed; whether that is only what the end of a run does to environments."""
-        if error is None or not self.training:
+        if error is None or not self.training or self.several:  # alone nothing can be saved of what all have
             return False
         if isinstance(error, EnvError):
             time.sleep(SIGNAL_SECONDS)
@@ -335,7 +373,8 @@ class ActiveRun:
         seed = resumed_seed(self.config.seed, len(progress.counters.resumed) + 1)
         state, exact = program.resume(saved.fill, saved.envs, seed)
         if self._start.restarts:
-            state = replace(state, train=restarted(state.train, self.config.ppo.learning_rate))
+            train = restarted(local(state.train), self.config.ppo.learning_rate)
+            state = replace(state, train=placed(train, self.config.train.shards))
         self._start.checkpoint, self._start.restarts = None, False
         progress.note_resume(exact)
         self.console.note(f"Resumed after {progress.counters.steps:,} steps.{'' if exact else RESEEDED}")

@@ -13,6 +13,7 @@ from proximo.policy.agents import Agents
 from proximo.run_dir.directory import RunDirectory
 from proximo.run_dir.files import shown
 from proximo.train import checkpoint
+from proximo.train.peers import all_envs, whole_state
 from proximo.train.program import Program, ProgramState
 from proximo.train.progress import SavedProgress
 from proximo.train.schedule import Schedule
@@ -80,8 +81,8 @@ class Checkpoints:
             self._save_policy(name)
 
     def keep_state(self, state: ProgramState, progress: SavedProgress, asked: bool) -> None:
-        """Write a checkpoint if one is due now, or somebody has `asked` for it."""
-        if asked or self._is_due(progress.counters.steps):
+        """Write a checkpoint if one is due by the steps made, or `asked` for: by somebody, or by the clock."""
+        if asked or self._schedule.checkpoint_due(progress.counters.steps, self._saved_steps):
             self._write(lambda: self._checkpoint(state, progress))
 
     def hold(self, progress: SavedProgress) -> bool:
@@ -121,10 +122,9 @@ class Checkpoints:
             last += f" What was trained could not be saved as {elsewhere} either: {error.strerror}."
         raise TrainingError(f"{self._write.trouble} {last}")
 
-    def _is_due(self, steps: int) -> bool:
+    def due_by_clock(self) -> bool:
         seconds = self._schedule.config.checkpoint.every_seconds
-        by_clock = seconds is not None and time.monotonic() - self._saved_at >= max(seconds, self._pause)
-        return by_clock or self._schedule.checkpoint_due(steps, self._saved_steps)
+        return seconds is not None and time.monotonic() - self._saved_at >= max(seconds, self._pause)
 
     def _checkpoint(self, state: ProgramState, progress: SavedProgress) -> None:
         started, steps = time.monotonic(), progress.counters.steps
@@ -141,8 +141,10 @@ class Checkpoints:
         self._write(lambda: self._save(checkpoint.BEST, state, progress))
 
     def _save(self, name: str, state: ProgramState, progress: SavedProgress) -> None:
-        envs, config = self._program.envs(state), self._schedule.config
-        checkpoint.save(self._path, name, config, state, envs, progress, self._agents, self._by_id)
+        config = self._schedule.config
+        envs = all_envs(self._program.envs(state), config.train.shards)
+        whole = whole_state(state, config.train.shards)
+        checkpoint.save(self._path, name, config, whole, envs, progress, self._agents, self._by_id)
 
     def _save_policy(self, name: str) -> None:
         self._write(lambda: self._agents.save_policy_net(self._path / "models" / name))

@@ -18,6 +18,7 @@ from proximo.run_dir.files import shown
 from proximo.train.active_run import ActiveRun
 from proximo.train.counters import Row
 from proximo.train.evaluations import is_whole
+from proximo.train.peers import leads
 
 _drawing = threading.Lock()
 """Matplotlib is not made for threads, of which an experiment has several."""
@@ -52,7 +53,7 @@ def finish_run(run: ActiveRun) -> Row:
         "versions": versions(),
     }
     run.tell(final_note(whole or {}, run.config, progress.recent_returns, shown(run.path)))
-    if not run.interrupt.impatient:
+    if not run.interrupt.impatient and leads():
         run.console.phase("drawing the plots and recording a video" if run.config.track.video else "drawing the plots")
         run.tell(write_plots(run.path, run.config, result, run.trainer.env, run.agents, run.stopping))
     # The last that is written: whoever finds it finds the whole run, and without it a resume makes up for the rest.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from proximo.rollout.episodes import env_valid, lacks_info
 from proximo.rollout.types import Episodes, Experience, RunnerState
 from proximo.seeding import reset_key
 from proximo.settings import settle
+from proximo.shards import DIVIDED, SAME, divided, local, own_key, placed, side_by_side, sum_over_shards
 from proximo.spaces import has_continuous
 from proximo.types import AnyArray, PyTree, Struct
 
@@ -126,17 +126,18 @@ class CompiledProgram:
         self.seconds: dict[str, float] = {}
         self._run: Any = None
         self._shape, self._numbers = split_static(config)
+        self._shards = config.train.shards
 
     def init(self, given: Given) -> ProgramState:
         """The state before the first update, from the policies' parameters and statistics."""
         told = (given, np.int32(self.config.seed), self._numbers)
-        state: ProgramState = compiled(key_of("start", self._key, shapes(told)), self._initial, *told)(*told)
+        state: ProgramState = compiled(key_of("start", self._key, shapes(told)), self._first, *told)(*told)
         return state
 
     def resume(self, fill: Fill, envs: list[bytes] | None, seed: int) -> tuple[ProgramState, bool]:
         """The state that was saved: it holds the environments too."""
         told = (fresh(self.behaviour), np.int32(0), self._numbers)
-        return fill(jax.eval_shape(self._initial, *told)), True
+        return placed_state(fill(jax.eval_shape(self._first, *told)), self._shards), True
 
     def envs(self, state: ProgramState) -> list[bytes] | None:
         return []
@@ -146,18 +147,19 @@ class CompiledProgram:
         return experience
 
     def diagnose(self, state: ProgramState) -> list[str]:
-        def again(state: ProgramState) -> OrderedDict[str, jax.Array]:
+        def again(state: ProgramState) -> tuple[ProgramState, dict[str, jax.Array]]:
             prepared = prepare(rollout(state, self.runner, self.config)[1], self.behaviour)
-            return broken(state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
+            given = (state.train, state.lanes, *prepared, self.behaviour.policies, self.config, self.recipe)
+            return state, broken(*given)
 
-        return [name for name, bad in jit(again)(state).items() if bad]
+        return [name for name, bad in jit(in_shards(again, self._shards))(state)[1].items() if bad]
 
     def compile(self, state: ProgramState) -> None:
         """Compile now, unless that was done before, so that the first chunk starts at once."""
         if self._run is None:
-            self._run = compiled(
-                key_of("chunk", self._key, shapes(state)), self._chunk, state, np.int32(1), self._numbers
-            )
+            given = (state, np.int32(1), self._numbers)
+            chunk = in_shards(self._chunk, self._shards, SAME, SAME)
+            self._run = compiled(key_of("chunk", self._key, shapes(state)), chunk, *given)
 
     def run(
         self, state: ProgramState, num_updates: int, stop: Callable[[], bool] = bool
@@ -165,7 +167,7 @@ class CompiledProgram:
         """Make `num_updates` updates (at most `max_chunk`); the new state, and a report of each on the host."""
         self.compile(state)
         state, reports = self._run(state, np.int32(num_updates), self._numbers)
-        on_host = jax.device_get(reports)
+        on_host = jax.device_get(local(reports))
         return state, [unstacked(jax.tree.map(lambda leaf, i=i: leaf[i], on_host)) for i in range(num_updates)]
 
     def close(self) -> None:
@@ -176,11 +178,16 @@ class CompiledProgram:
         """What is compiled, as a value: asked for each time, since the environment may be changed meanwhile."""
         return key_of(settings_key(self._shape), self.runner.key, self.recipe.key)
 
-    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> ProgramState:
+    def _first(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> ProgramState:
+        if self._shards == 1:
+            return ProgramState(*self._initial(given, seed, numbers))
+        return ProgramState(*divided(self._initial, self._shards, SAME, PARTS)(given, seed, numbers))
+
+    def _initial(self, given: Given, seed: jax.Array, numbers: DynamicConfig) -> Parts:
         config = merge(self._shape, numbers, seed)
         train = first_train_state(given, self.behaviour, config, self.recipe)
-        lanes = initial_lanes(self.behaviour.policies, config.env.num_envs)
-        return ProgramState(train, lanes, self.runner.start(reset_key(config.seed)))
+        lanes = initial_lanes(self.behaviour.policies, config.envs_per_shard)
+        return train, lanes, self.runner.start(own_key(reset_key(config.seed)))
 
     def _chunk(
         self, state: ProgramState, num_updates: jax.Array, numbers: DynamicConfig
@@ -198,6 +205,36 @@ class CompiledProgram:
 
         done: tuple[ProgramState, UpdateReport] = jax.lax.fori_loop(0, num_updates, step, (state, reports))
         return done
+
+
+Parts = tuple[TrainState, dict[str, LearnerLanes], RunnerState]
+"""Of a `ProgramState`."""
+PARTS = (SAME, DIVIDED, DIVIDED)
+
+
+def in_shards(function: Callable[..., Any], num: int, *more: Any) -> Callable[..., Any]:
+    """A `function` from a shard's part of a `ProgramState`, and `more` (how each is divided), to that and something
+    that is the same in every shard: as a program of `num` shards, over a whole `ProgramState`."""
+    if num == 1:
+        return function
+
+    def of_parts(parts: Parts, *given: Any) -> tuple[Parts, Any]:
+        state, told = function(ProgramState(*parts), *given)
+        return (state.train, state.lanes, state.runner), told
+
+    spread = divided(of_parts, num, (PARTS, *more), (PARTS, SAME))
+
+    def of_whole(state: ProgramState, *given: Any) -> tuple[ProgramState, Any]:
+        parts, told = spread((state.train, state.lanes, state.runner), *given)
+        return ProgramState(*parts), told
+
+    return of_whole
+
+
+def placed_state(state: ProgramState, num: int) -> ProgramState:
+    """A whole state on the devices of `num` shards."""
+    parts = zip((state.train, state.lanes, state.runner), PARTS, strict=True)
+    return ProgramState(*(placed(part, num, spec) for part, spec in parts))
 
 
 def settled(config: Config, groups: Groups) -> Config:
@@ -221,11 +258,16 @@ def first_train_state(given: Given, behaviour: Behaviour, config: Config, recipe
 
 def rollout(state: ProgramState, runner: CompiledRunner, config: Config) -> tuple[RunnerState, Experience]:
     """Step every environment `ppo.rollout_length` times as training does."""
-    train, steps, num_envs = state.train, config.ppo.rollout_length, config.env.num_envs
+    train, steps, num_envs = in_own_stream(state.train), config.ppo.rollout_length, config.envs_per_shard
     noise = rollout_noise(train, runner.behaviour, num_envs, steps)
     keys = jax.random.split(jax.random.fold_in(train.keys.env, train.update), steps)
     chosen = runner.behaviour.choose(train)
     return collect(runner, chosen, state.runner, noise, keys, config.track.success_return)
+
+
+def in_own_stream(train: TrainState) -> TrainState:
+    """With the keys that this shard draws from."""
+    return replace(train, keys=jax.tree.map(own_key, train.keys))
 
 
 def rollout_noise(train: TrainState, behaviour: Behaviour, num_envs: int, steps: int) -> PyTree:
@@ -247,7 +289,7 @@ def learn(
 ) -> tuple[ProgramState, UpdateReport]:
     """Learn from what was collected up to `state.runner`. Whatever kind of environment made it."""
     policies, standing = behaviour.policies, state.runner
-    num_valid, mean_reward = counted(experience, config.env.num_envs)
+    num_valid, mean_reward = counted(experience, config.envs_per_shard)
     prepared = prepare(experience, behaviour)
     train, lanes, metrics = update(state.train, state.lanes, *prepared, policies, config, recipe)
     if config.train.on_nonfinite == "skip":
@@ -257,7 +299,8 @@ def learn(
         lanes, standing = finite_part(lanes), replace(standing, carry=finite_part(standing.carry))
     train = replace(train, opponents=behaviour.updated_opponents(train))
     train = replace(train, env_steps=train.env_steps.after(num_valid, config.frames_per_batch))
-    report = UpdateReport(stacked(metrics), behaviour.scored(experience.episodes), num_valid, mean_reward)
+    episodes = side_by_side(behaviour.scored(experience.episodes), axis=1)
+    report = UpdateReport(stacked(metrics), episodes, num_valid, mean_reward)
     return ProgramState(train, lanes, standing), report
 
 
@@ -265,8 +308,8 @@ def counted(experience: Experience, num_envs: int) -> tuple[Int[Array, ""], Floa
     """How many steps of environments count, and what was paid in them in the mean over all agents."""
     each = [own.reward.reshape(*own.reward.shape[:-1], num_envs, -1) for own in experience.groups.values()]
     valid, reward = env_valid(experience.groups, num_envs), jnp.concatenate(each, axis=-1).mean(-1)
-    num_valid = valid.sum(dtype=jnp.int32)
-    return num_valid, jnp.where(valid, reward, 0.0).sum() / jnp.maximum(num_valid, 1).astype(jnp.float32)
+    num_valid, paid = sum_over_shards((valid.sum(dtype=jnp.int32), jnp.where(valid, reward, 0.0).sum()))
+    return num_valid, paid / jnp.maximum(num_valid, 1).astype(jnp.float32)
 
 
 def finite_part(tree: PyTree) -> PyTree:

@@ -27,6 +27,7 @@ from proximo.rollout.frame_stack import FrameStack
 from proximo.run_dir.directory import CONFIG
 from proximo.run_dir.read import check_folder, read_result
 from proximo.run_dir.saved import held_layer, held_values, located
+from proximo.shards import need_devices
 from proximo.spaces import space_key
 from proximo.train.checkpoint import Checkpoint, load_newest
 from proximo.train.counters import Counters
@@ -86,10 +87,11 @@ def make_program(
             f"ppo.sequence_length={config.ppo.sequence_length} has no effect on networks without memory; leave it out, "
             f"or set network.memory to gru or lstm."
         )
-    behaviour = make_behaviour(policies, config.env.num_envs)
+    behaviour = make_behaviour(policies, config.envs_per_shard)
     if isinstance(source, envs.HostSource):
         return HostProgram(source, behaviour, config, recipe)
-    vector = VectorizedEnv(source, config.env.num_envs, config.env.max_steps_per_episode, info=config.track.info)
+    limit = config.env.max_steps_per_episode
+    vector = VectorizedEnv(source, config.envs_per_shard, limit, info=config.track.info)
     return CompiledProgram(vector, behaviour, config, recipe)
 
 
@@ -124,6 +126,7 @@ def resolve(
         given = settings.from_mapping(config, "config")
     keyed = settings.from_keywords(keywords)
     known, source = given | keyed, None
+    need_devices(known.get("train.shards", (base or Config()).train.shards))  # before an environment may use JAX
     if env is not None and not isinstance(env, str):
         before = (base or Config()).env
         made_with = known.get("env.kwargs", before.kwargs), known.get("env.wrappers", before.wrappers)

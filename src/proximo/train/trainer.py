@@ -26,6 +26,7 @@ from proximo.rollout.video import check_drawable
 from proximo.run_dir.directory import RUNS, default_directory
 from proximo.run_dir.files import shown
 from proximo.settings import build
+from proximo.shards import need_devices
 from proximo.train.active_run import ActiveRun
 from proximo.train.callbacks import Callbacks
 from proximo.train.evaluations import Evaluations
@@ -208,6 +209,7 @@ class PPOTrainer(HintsAtNames):
         """
         path = Path(run)
         saved, trouble = find_resumable(path, env is not None)
+        need_devices(saved.config.train.shards)
         check_trust(path, [saved.config.env], trust, handed_in=env is not None)
         config = extended(saved.config, saved.progress.counters, steps, restart_schedules)
         if tracking_uri is not None:
@@ -289,9 +291,10 @@ class PPOTrainer(HintsAtNames):
         Nothing is learned from it, and training is not touched. Where an episode terminated, its next observation is
         not needed by anyone, and may be any.
         """
-        with contextlib.closing(make_program(self.env, self._agents, self.config, self.recipe)) as program:
+        alone = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, shards=1))
+        with contextlib.closing(make_program(self.env, self._agents, alone, self.recipe)) as program:
             state = program.init(self._given())
-            return told(state, program.collect(state), program.behaviour, self.config)
+            return told(state, program.collect(state), program.behaviour, alone)
 
     def close(self) -> None:
         """End the environments' processes. `train` and `evaluate` do so when they are done."""
