@@ -22,6 +22,7 @@ from proximo.config import Config
 from proximo.envs.groups import ONE
 from proximo.errors import TrainingError, UserError
 from proximo.ppo import update as module
+from proximo.ppo.types import LearnerLanes
 from proximo.seeding import shard_key
 from proximo.shards import (
     DIVIDED,
@@ -106,15 +107,16 @@ def test_an_update_in_shards_is_the_plain_one_to_rounding() -> None:
     lane does not count, so that shards count differently."""
     params = jax.tree.map(jnp.asarray, one.POLICY.init(jax.random.key(1)))
     plain, config = shared(), shared(shards=2)
-    state = one.begun(params, one.POLICY.initial_stats(), plain)
-    rollout = replace(one.ROLLOUT, valid=one.ROLLOUT.valid.at[1, 0].set(False))
+    stats: Any = one.POLICY.initial_stats()
+    state = one.begun(params, stats, plain)
+    rollout = replace(one.ROLLOUT, valid=jnp.asarray(one.ROLLOUT.valid).at[1, 0].set(False))
     parts = (one.LANES.critic_carry, one.LANES.discounted, rollout.last_obs, rollout.carry)
     timed = replace(rollout, last_obs=None, carry=None)
 
     def updated(config: Config, state: Any, parts: Any, timed: Any) -> Any:
         critic_carry, discounted, last_obs, carry = parts
         rollouts = {ONE: replace(timed, last_obs=last_obs, carry=carry)}
-        lanes = {ONE: module.LearnerLanes(critic_carry, discounted)}
+        lanes = {ONE: LearnerLanes(critic_carry, discounted)}
         train, after, metrics = module.update(state, lanes, rollouts, None, one.POLICIES, config)
         return train, metrics, after[ONE].discounted
 
