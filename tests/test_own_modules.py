@@ -208,3 +208,8 @@ def test_the_list_of_families_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "gymnax/CartPole-v1  preset" in done.stdout
+
+
+def test_a_factory_whose_id_nobody_registered_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"^The environment cannot be made: NameNotFound: .*NoSuch.* has to import the"):
+        envs.make(lambda: gymnasium.make("NoSuch-v0"))

@@ -615,15 +615,6 @@ def test_the_number_of_an_episode_goes_on_in_another_process() -> None:
         assert pool.set_states(states), pool.notices
 
 
-def test_envpool_has_no_snapshots() -> None:
-    pytest.importorskip("envpool")
-    env = host_source("envpool/CartPole-v1").open_envs(2, EnvConfig())
-    env.reset(0)
-    assert env.get_states() == [None, None]
-    assert not env.set_states([b"", b""])
-    env.close()
-
-
 def test_workers_load_no_jax() -> None:
     code = "import sys, proximo.envs.host.worker_main; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

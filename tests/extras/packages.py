@@ -140,7 +140,7 @@ PACKAGES = [
         "minigrid",
         "MiniGrid-Empty-5x5-v0",
         20_000,
-        partial(gymnasium_make, "MiniGrid-Empty-5x5-v0"),
+        partial(gymnasium_make, "minigrid:MiniGrid-Empty-5x5-v0"),
     ),
     Package(
         "mo-gymnasium",

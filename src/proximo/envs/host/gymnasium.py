@@ -175,33 +175,33 @@ class GymnasiumSource:
 
 def _made(factory: Callable[[], Any], env_id: str | None, kwargs: Kwargs) -> gymnasium.Env[Any, Any]:
     """One environment, or a sentence that says why there is none."""
+    title = env_id or "The environment"
     try:
         env = factory()
     except gymnasium.error.DependencyNotInstalled as error:
         entry = gymnasium.spec(env_id).entry_point if env_id else ""
         extra = next((extra for package, extra in EXTRAS.items() if str(entry).startswith(package)), None)
         command = f'; pip install "proximo[{extra}]"' if extra else ""
-        raise UserError(f"{env_id} needs a package that is not installed: {error}{command}") from None
-    except UNKNOWN:
-        raise UserError(_unknown(str(env_id))) from None
+        raise UserError(f"{title} needs a package that is not installed: {error}{command}") from None
+    except UNKNOWN as error:
+        said = f"{title} cannot be made: {in_words(error)}. The factory has to import the package that registers it."
+        raise UserError(_unknown(env_id) if env_id else said) from None
     except UserError:
         raise
     except gymnasium.error.Error as error:
-        raise UserError(f"{env_id} cannot be made: {error}") from None
+        raise UserError(f"{title} cannot be made: {error}") from None
     except ModuleNotFoundError as error:
-        raise UserError(f"{env_id or 'The environment'} cannot be made: {_missing(error, env_id)}.") from None
+        raise UserError(f"{title} cannot be made: {_missing(error, env_id)}.") from None
     except Exception as error:
         if kwargs:
-            raise refused(env_id or "The environment", kwargs, error) from None
+            raise refused(title, kwargs, error) from None
         if env_id and isinstance(error, TypeError) and LACKING.search(str(error)):
             raise UserError(
                 f"{env_id} cannot be made without arguments: {in_words(error.__cause__ or error)}. env.kwargs "
                 f"(--env-arg NAME=VALUE) gives them; what is no plain data, such as a table, belongs into a factory in "
                 f"Python, or into a module of yours that registers an id with it."
             ) from None
-        raise EnvError(
-            f"{env_id or 'The environment'} cannot be made: {in_words(error)}.", traceback.format_exc()
-        ) from None
+        raise EnvError(f"{title} cannot be made: {in_words(error)}.", traceback.format_exc()) from None
     if not isinstance(env, gymnasium.Env):
         raise OtherKind(
             f"The factory must return a gymnasium.Env, not {type(env).__module__}.{type(env).__name__}; an environment "
