@@ -42,6 +42,8 @@ from proximo.fleet.ray_fleet import RayFleet
 from proximo.run_dir.read import is_running, read_status
 from proximo.train.interrupt import Interrupt
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")  # Ray starts its processes so
+
 JAX, SCRIPT = "gymnax/CartPole-v1", "OnlyInThisScript-v0"
 SHORT: dict[str, Any] = {
     "num_envs": 4,

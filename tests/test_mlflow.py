@@ -65,7 +65,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 def due(rows: list[dict[str, Any]]) -> list[Any]:
     choice = Choice(every=10)
-    return [part for row in rows if (part := choice.due(row) or (row is rows[-1] and row))]
+    return [part for row in rows if (part := row if row is rows[-1] else choice.due(row))]
 
 
 def set_elapsed(path: Path, seconds: float) -> None:

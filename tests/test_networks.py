@@ -141,7 +141,7 @@ def test_impala_blocks_are_residual() -> None:
 
 
 def test_nature_refuses_images_that_are_too_small() -> None:
-    with pytest.raises(UserError, match=r"from 36 x 36 on, and one here is 35 x 84; use auto, small or impala\."):
+    with pytest.raises(UserError, match=r"at least 36 x 36, and one here is 35 x 84; use auto, small or impala\."):
         image_kernels(35, 84, 3, cnn="nature")
 
 

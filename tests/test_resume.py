@@ -147,7 +147,7 @@ def test_a_run_on_an_environment_that_is_not_deterministic_says_so_once_and_goes
     result = again.train()
     assert result["resumed"] == [{"step": 64 * 5, "exact": False}]
     assert result["total_steps"] == 64 * 20
-    said = [sentence for sentence in said_by(again) if "cannot be restored" in sentence]
+    said = [sentence for sentence in said_by(again) if "cannot be restored:" in sentence]
     assert len(said) == 1
     assert said[0].startswith("The environment Chance cannot be restored: the same seed and the same 80 actions lead")
 
@@ -295,7 +295,7 @@ def test_a_failed_environment_can_be_mended_and_gone_on_with(tmp_path: Path) -> 
     assert result["stop_reason"] == "budget"
     assert result["total_steps"] == 64 * 20 == 64 * len(lines(path))
     assert [part["exact"] for part in result["resumed"]] == [False]
-    assert any("new episodes begin, from another seed" in sentence for sentence in said_by(again))
+    assert any("new episodes begin, with new seeds" in sentence for sentence in said_by(again))
     assert resumed_seed(MAX_SEED, 1000) < 2**30
 
 

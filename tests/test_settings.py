@@ -179,6 +179,7 @@ def valid_values(draw: st.DrawFn) -> dict[str, Any]:
         "train.schedule_start": draw(st.integers(0, 9)),
         "train.max_episodes": draw(st.none() | st.integers(1, 10**9)),
         "train.max_seconds": draw(st.none() | positive(1e9)),
+        "train.shards": 1,  # others must divide the environments, and each minibatch
         "train.on_nonfinite": draw(st.sampled_from(["stop", "skip"])),
         "train.start_from": draw(st.text()),
         "train.start_partial": draw(st.booleans()),

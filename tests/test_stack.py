@@ -257,6 +257,7 @@ class Scripted:
 
     spec = EnvSpec("Scripted", spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2))
     num_envs, parts = 1, ((slice(0, 1),),)
+    info_names: list[str] = []  # noqa: RUF012
 
     def __init__(self, *reports: Any) -> None:
         self.notices: list[str] = []

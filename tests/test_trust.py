@@ -57,7 +57,7 @@ def test_a_folder_from_elsewhere_imports_nothing(
     carried: list[bool] = []
 
     def carry_out(*given: Any) -> dict[str, Any]:
-        carried.append(given[-1])
+        carried.append(given[-2].trust)
         return {"runs": []}
 
     monkeypatch.setattr(runner, "_carry_out", carry_out)

@@ -268,11 +268,6 @@ def test_what_is_no_environment(env: Any, sentence: str) -> None:
         gymnasium_source(env)
 
 
-def test_a_vector_of_environments_is_refused() -> None:
-    with pytest.raises(UserError, match="hand in a single environment"):
-        gymnasium_source(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
-
-
 def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 

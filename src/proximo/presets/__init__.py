@@ -60,7 +60,7 @@ def find_preset(env_id: str) -> Values:
     """The preset's values, with the user's own over those that come with Proximo; none where there is no preset for
     `env_id`."""
     own = own_preset(env_id)
-    return _shipped(env_id) | ({} if own is None or not own.is_file() else from_file(own))
+    return _shipped(env_id) | (from_file(own) if own is not None and os.path.isfile(own) else {})
 
 
 def own_folder() -> Path:

@@ -35,8 +35,9 @@ class Row:
 
     def write(self, obs: Any) -> None:
         if self.path:
+            whole = obs
             try:
-                whole, obs = obs, pick(obs, self.path)
+                obs = pick(whole, self.path)
             except (KeyError, IndexError, TypeError):
                 came = f"a dictionary with {list(whole)}" if isinstance(whole, Mapping) else f"a {type(whole).__name__}"
                 raise EnvContractError(f"the {self.what} has no entry {shown(self.path)}, being {came}") from None
