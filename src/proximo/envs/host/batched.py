@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 import traceback
@@ -47,7 +48,7 @@ class Report(NamedTuple):
     """[N, I] of the entries of infos that are tracked (`spec.info`), NaN where one is not there; None: of none."""
 
 
-class Batch:
+class Batch(abc.ABC):
     """Some environments that one object steps together."""
 
     saves = False
@@ -58,28 +59,29 @@ class Batch:
         self.info_names: list[str] = []
         """What infos had, where some of it is tracked."""
 
+    @abc.abstractmethod
     def reset(self, seed: int, options: dict[str, Any] | None) -> Report:
         """All of them at the start of an episode, the first one seeded `seed`, the next one `seed + 1`, and so on."""
-        raise NotImplementedError
 
-    def send(self, action: Any) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def send(self, action: Any) -> None: ...
 
-    def recv(self) -> Report:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def recv(self) -> Report: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def close(self) -> None: ...
 
     def taken_away(self) -> bool:
         """Whether somebody else has reset them since they were last reset from here."""
         return False
 
     def get_state(self) -> bytes:
-        raise NotImplementedError
+        """Called only if it `saves`, and so is `set_state`."""
+        raise TypeError(f"{type(self).__name__} saves nothing")
 
     def set_state(self, state: bytes) -> None:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} saves nothing")
 
 
 class OneFailed(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -146,11 +147,11 @@ class VectorBatch(Batch):
         if self._shared is None:  # else it is the user's
             self.env.close()
 
-    def _begun(self, seed: int, options: dict[str, Any] | None) -> Report:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _begun(self, seed: int, options: dict[str, Any] | None) -> Report: ...
 
-    def _stepped(self, action: Any) -> Report:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _stepped(self, action: Any) -> Report: ...
 
     def _cut(self, ended: NDArray[Any], valid: NDArray[Any]) -> NDArray[Any]:
         """Whose episodes have come to the limit, after a step in which those of others `ended`."""
